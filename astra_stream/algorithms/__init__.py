@@ -1,0 +1,1 @@
+"""Pure data algorithms: records and arrays in, records and arrays out."""

@@ -1,0 +1,51 @@
+"""The admission rule, and which partition gets the next request.
+
+Whatever is admitted can be trained in time: of the open groups, the newest is in the batch that is
+``max_staleness`` versions away at most.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRule:
+    """How many groups may be open at once."""
+
+    groups_per_batch: int
+    """Groups that one version is trained on."""
+    max_staleness: int
+    """Versions that may lie between sampling and training."""
+    steps: int
+    """Versions to train in the whole run."""
+
+    def room(self, *, num_open: int, steps_done: int) -> int:
+        """Groups that may be issued now; never negative.
+
+        Args:
+            num_open: Groups issued and neither trained nor dropped.
+            steps_done: Versions trained.
+        """
+        ahead = min(self.max_staleness + 1, self.steps - steps_done)
+        return max(0, ahead * self.groups_per_batch - num_open)
+
+
+def least_loaded(loads: Sequence[int]) -> int:
+    """Index of the smallest load; of equal ones, the first."""
+    return min(range(len(loads)), key=loads.__getitem__)
+
+
+def shuffled(num_prompts: int, epoch: int, *, seed: int = 0) -> np.ndarray:
+    """Every prompt once, in an order that seed and epoch alone decide.
+
+    Args:
+        num_prompts: N.
+        epoch: Pass over the prompts, from 0.
+        seed: Of the run.
+
+    Returns:
+        [N] int64, a permutation of 0 to N - 1.
+    """
+    return np.random.default_rng([seed, epoch]).permutation(num_prompts)

@@ -1,0 +1,5 @@
+"""``python -m astra_stream.cli``: the command, for children that need this interpreter."""
+
+from astra_stream.cli import main
+
+main()

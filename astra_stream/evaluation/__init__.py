@@ -1,0 +1,1 @@
+"""Scores versions on held-out prompts."""

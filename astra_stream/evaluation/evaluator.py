@@ -1,0 +1,221 @@
+"""Scores versions on held-out prompts, through the same rollout workers, while training goes on.
+
+A worker serves the newest version it has, so an evaluation that was asked of version v may be
+answered by later ones: the record says which.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from astra_stream.evaluation.scores import score
+from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write
+from astra_stream.records import (
+    Evaluation,
+    PolicyNeed,
+    PolicyVersion,
+    Prompt,
+    RolloutRequest,
+    Sampling,
+    Trajectory,
+    WeightAnnouncement,
+)
+
+STATE = "state"
+RESULT = "result/"
+ASKED = "asked/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorSettings:
+    """What the run file says of evaluation."""
+
+    policy: str
+    every: int
+    """Versions from one evaluation to the next; version 0 and the final one are always scored."""
+    num_samples: int
+    """k, samples per prompt."""
+    sampling: Sampling
+    num_partitions: int
+    """Partitions of the requests topic."""
+    suite: str = "held_out"
+    max_prompts: int | None = None
+    """Prompts scored, the first ones; None for all."""
+
+
+@dataclass(slots=True)
+class Running:
+    """An evaluation whose samples are still coming in."""
+
+    version: PolicyVersion
+    num_expected: int
+    results: dict[str, list[Any]] = field(default_factory=dict)
+    """trajectory id to [prompt id, reward, is valid, length, oldest version, newest version]."""
+
+
+class Evaluator:
+    """A processor with one instance: announcements and trajectories in, requests and scores out."""
+
+    def __init__(
+        self,
+        settings: EvaluatorSettings,
+        *,
+        read_prompts: Callable[[], Sequence[Prompt]],
+        requests_topic: str,
+        evaluations_topic: str,
+    ) -> None:
+        self._settings = settings
+        self._read_prompts = read_prompts
+        self._requests_topic = requests_topic
+        self._evaluations_topic = evaluations_topic
+        self._running: dict[int, Running] = {}
+        self._final: int | None = None
+        self._last_asked = -1
+        self._is_finished = False
+
+    @property
+    def name(self) -> str:
+        """Word for logs, dead letters and the changelog."""
+        return f"evaluator.{self._settings.policy}"
+
+    def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
+        """Take over evaluations under way."""
+        state = entries.get(STATE, {"final": None, "last_asked": -1, "is_finished": False})
+        self._final = state["final"]
+        self._last_asked = state["last_asked"]
+        self._is_finished = state["is_finished"]
+        for key, value in entries.items():
+            if key.startswith(ASKED):
+                version = PolicyVersion(*value[0])
+                self._running[version.number] = Running(version, value[1])
+        for key, value in entries.items():
+            if key.startswith(RESULT):
+                number, trajectory_id = key.removeprefix(RESULT).split("/", 1)
+                self._running[int(number)].results[trajectory_id] = value
+
+    def release(self, partition: int) -> None:
+        """Never called: an evaluator shares nothing."""
+
+    def handle(self, incoming: Incoming, now_s: float) -> Iterator[Effect]:
+        """Ask for an evaluation of an announced version, or take a sample of one."""
+        record = incoming.record
+        if isinstance(record, WeightAnnouncement):
+            yield from self._announced(record, now_s)
+        elif isinstance(record, Trajectory):
+            yield from self._played(record, now_s)
+
+    def tick(self, now_s: float) -> Iterator[Effect]:
+        """Finish once the final version is scored."""
+        if self._is_finished:
+            yield Finish()
+
+    def _announced(self, announcement: WeightAnnouncement, now_s: float) -> Iterator[Effect]:
+        number = announcement.version.number
+        is_final = announcement.kind == "final"
+        if is_final:
+            self._final = number
+        is_due = is_final or number % self._settings.every == 0
+        is_asked = number == self._last_asked and (number in self._running or not is_final)
+        if is_due and not is_asked:
+            self._last_asked = number
+            yield from self._ask(announcement.version, now_s)
+        yield self._state()
+
+    def _ask(self, version: PolicyVersion, now_s: float) -> Iterator[Effect]:
+        prompts = self._read_prompts()[: self._settings.max_prompts]
+        running = Running(version, len(prompts) * self._settings.num_samples)
+        self._running[version.number] = running
+        yield Keep(f"{ASKED}{version.number}", [list(version), running.num_expected])
+        for index, prompt in enumerate(prompts):
+            request = self._request(prompt, version, now_s)
+            place = index % self._settings.num_partitions
+            yield Write(self._requests_topic, request.request_id, request, partition=place)
+        if not prompts:
+            yield from self._complete(running, now_s)
+
+    def _request(self, prompt: Prompt, version: PolicyVersion, now_s: float) -> RolloutRequest:
+        settings = self._settings
+        group_id = f"evaluation/{version.number}/{prompt.prompt_id}"
+        return RolloutRequest(
+            request_id=f"{group_id}/0/0",
+            group_id=group_id,
+            prompt=prompt,
+            policies=(PolicyNeed(policy=settings.policy, min_version=version),),
+            first_sample=0,
+            num_samples=settings.num_samples,
+            group_size=settings.num_samples,
+            sampling=settings.sampling,
+            issued_at_s=now_s,
+            purpose="evaluate",
+        )
+
+    def _played(self, trajectory: Trajectory, now_s: float) -> Iterator[Effect]:
+        number = int(trajectory.group_id.split("/", 2)[1])
+        running = self._running.get(number)
+        if running is None:
+            return
+        low, high = trajectory.version_range or (running.version, running.version)
+        result = [
+            trajectory.prompt_id,
+            trajectory.raw_outcome,
+            trajectory.reward_valid,
+            trajectory.trained_tokens,
+            list(low),
+            list(high),
+        ]
+        running.results[trajectory.trajectory_id] = result
+        yield Keep(f"{RESULT}{number}/{trajectory.trajectory_id}", result)
+        if len(running.results) == running.num_expected:
+            yield from self._complete(running, now_s)
+
+    def _complete(self, running: Running, now_s: float) -> Iterator[Effect]:
+        number = running.version.number
+        del self._running[number]
+        yield Forget(f"{ASKED}{number}")
+        for trajectory_id in running.results:
+            yield Forget(f"{RESULT}{number}/{trajectory_id}")
+        evaluation = summarise(running, self._settings, at_s=now_s)
+        if number == self._final:
+            self._is_finished = True
+            evaluation = replace(evaluation, final=True)
+            yield self._state()
+        yield Write(self._evaluations_topic, self._settings.policy, evaluation)
+
+    def _state(self) -> Keep:
+        state = {
+            "final": self._final,
+            "last_asked": self._last_asked,
+            "is_finished": self._is_finished,
+        }
+        return Keep(STATE, state)
+
+
+def summarise(running: Running, settings: EvaluatorSettings, *, at_s: float) -> Evaluation:
+    """The record of a complete evaluation."""
+    valid = [r for r in running.results.values() if r[2]]
+    rewards: dict[str, list[float]] = {}
+    for prompt_id, reward, *_ in valid:
+        rewards.setdefault(prompt_id, []).append(reward)
+    scores = score(rewards)
+    lengths = [r[3] for r in valid]
+    return Evaluation(
+        policy=settings.policy,
+        suite=settings.suite,
+        requested_version=running.version,
+        min_version=min(versions(valid, 4), default=running.version),
+        max_version=max(versions(valid, 5), default=running.version),
+        num_prompts=scores.num_prompts,
+        num_samples=len(valid),
+        k=settings.num_samples,
+        mean_at_k=scores.mean_at_k,
+        pass_at_k=scores.pass_at_k,
+        temperature=settings.sampling.temperature,
+        mean_length_tokens=sum(lengths) / len(lengths) if lengths else 0.0,
+        num_invalid=len(running.results) - len(valid),
+        at_s=at_s,
+    )
+
+
+def versions(results: Iterable[Sequence[Any]], column: int) -> Iterator[PolicyVersion]:
+    """The versions in a column of results."""
+    return (PolicyVersion(*result[column]) for result in results)

@@ -1,0 +1,84 @@
+"""What a processor is to the log: a state machine that is handed records and answers with effects.
+
+A processor keeps what it knows in memory and says, with ``Keep`` and ``Forget``, what would rebuild
+it. The runtime writes all effects of a poll in one transaction with the positions; a processor
+whose transaction failed is thrown away with its process, and the next one is restored.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from astra_stream.log.interface import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A decoded record and where it stood."""
+
+    message: Message
+    record: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write a record to a topic."""
+
+    topic: str
+    key: str
+    record: Any
+    partition: int | None = None
+    """Partition to write to; None lets the key decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Remember ``value`` under ``key`` in the changelog."""
+
+    key: str
+    value: Any
+    """Anything msgpack can carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete ``key`` from the changelog."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The work is done: commit, then leave."""
+
+
+Effect = Write | Keep | Forget | Finish
+
+
+class Processor(Protocol):
+    """Handles records of its input topics, one after another."""
+
+    @property
+    def name(self) -> str:
+        """Word for logs, dead letters and the changelog's name."""
+        ...
+
+    def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
+        """Take over a partition's state, by key; called once before its first record."""
+        ...
+
+    def release(self, partition: int) -> None:
+        """Forget a partition's state in memory: another process has it now."""
+        ...
+
+    def handle(self, incoming: Incoming, now_s: float) -> Iterable[Effect]:
+        """Answer a record.
+
+        Raises:
+            RecordError: The record is bad: it goes to the dead letters.
+        """
+        ...
+
+    def tick(self, now_s: float) -> Iterable[Effect]:
+        """Answer the passing of time; called once after each poll."""
+        ...

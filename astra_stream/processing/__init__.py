@@ -1,0 +1,1 @@
+"""The stream-processor runtime, and the scheduler and assembler that run on it."""

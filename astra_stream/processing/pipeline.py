@@ -1,0 +1,214 @@
+"""Folds trajectories into groups and runs a chain of group processors over them.
+
+A group that a stage does not pass on leaves an outcome with the stage's name as reason; one that a
+stage cannot process leaves a dead letter besides. Either way its slot comes back.
+"""
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astra_stream.algorithms.grouping import make_group
+from astra_stream.errors import AstraStreamError, RecordError
+from astra_stream.log.codec import Codec
+from astra_stream.log.interface import Message
+from astra_stream.log.processor import Effect, Forget, Incoming, Keep, Processor, Write
+from astra_stream.records import DeadLetter, Group, Outcome, Trajectory
+
+MAX_CONSECUTIVE_FAILURES = 3
+"""Unexpected errors in a row after which the stage, not the record, is at fault."""
+
+
+class StageError(AstraStreamError):
+    """A stage failed on every record it was given: a bug in the stage; exit 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A group processor with its parameters bound, and its name in outcomes."""
+
+    name: str
+    function: Callable[[Group], Iterable[Group]] | None = None
+    """A stateless processor; None where ``stepper`` is given."""
+    stepper: Any = None
+    """A ``GroupStep``."""
+
+
+class DeadLetters:
+    """Makes dead letters, and counts failures in a row."""
+
+    def __init__(self, topic: str, service: str) -> None:
+        self._topic = topic
+        self._service = service
+        self._in_a_row = 0
+
+    def succeeded(self) -> None:
+        """A record went through."""
+        self._in_a_row = 0
+
+    def letter(self, message: Message, stage: str, error: Exception, now_s: float) -> Write:
+        """A dead letter for ``message``.
+
+        Raises:
+            StageError: This was one unexpected error too many in a row.
+        """
+        expected = isinstance(error, RecordError)
+        self._in_a_row = 0 if expected else self._in_a_row + 1
+        if self._in_a_row >= MAX_CONSECUTIVE_FAILURES:
+            raise StageError(
+                f"{self._service}: stage {stage} must process a record: got "
+                f"{self._in_a_row} failures in a row, the last at {message.coordinates} "
+                f"({type(error).__name__}: {error}). Correct the stage."
+            ) from error
+        stack = "" if expected else "".join(traceback.format_exception(error))
+        record = DeadLetter(
+            topic=message.topic,
+            partition=message.partition,
+            offset=message.offset,
+            service=self._service,
+            stage=stage,
+            error_kind=type(error).__name__,
+            error=str(error),
+            stack=stack,
+            key=message.key or b"",
+            value=message.value or b"",
+            headers=dict(message.headers),
+            at_s=now_s,
+        )
+        return Write(self._topic, message.coordinates, record)
+
+
+def process_message(
+    message: Message, processor: Processor, *, codec: Codec, letters: DeadLetters, now_s: float
+) -> list[Effect]:
+    """Decode a record and hand it over; one that fails becomes a dead letter."""
+    try:
+        record = codec.decode(message.value or b"")
+        effects = list(processor.handle(Incoming(message, record), now_s))
+    except StageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; the flow goes on
+        return [letters.letter(message, processor.name, error, now_s)]
+    letters.succeeded()
+    return effects
+
+
+class Pipeline:
+    """A processor: trajectories in, groups and outcomes out."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        policy: str,
+        groups_topic: str,
+        outcomes_topic: str,
+        letters: DeadLetters,
+        codec: Codec,
+        min_valid: int = 2,
+    ) -> None:
+        self._stages = stages
+        self._policy = policy
+        self._groups_topic = groups_topic
+        self._outcomes_topic = outcomes_topic
+        self._letters = letters
+        self._codec = codec
+        self._min_valid = min_valid
+        self._partial: dict[int, dict[str, dict[int, bytes]]] = {}
+        self._states: dict[int, dict[str, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """Word for logs, dead letters and the changelog."""
+        return f"pipeline.{self._policy}"
+
+    def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
+        """Take over the unfinished groups and the stages' states of a partition."""
+        self._partial[partition] = {
+            key.removeprefix("group/"): dict(value)
+            for key, value in entries.items()
+            if key.startswith("group/")
+        }
+        self._states[partition] = {k: v for k, v in entries.items() if k.startswith("stage/")}
+
+    def release(self, partition: int) -> None:
+        """Another process has the partition now."""
+        self._partial.pop(partition, None)
+        self._states.pop(partition, None)
+
+    def handle(self, incoming: Incoming, now_s: float) -> Iterator[Effect]:
+        """Add a trajectory to its group; a complete group goes through the stages."""
+        trajectory: Trajectory = incoming.record
+        partial = self._partial.setdefault(incoming.message.partition, {})
+        members = partial.setdefault(trajectory.group_id, {})
+        members[trajectory.sample_index] = incoming.message.value or b""
+        key = f"group/{trajectory.group_id}"
+        if len(members) < trajectory.group_size:
+            yield Keep(key, dict(members))
+            return
+        del partial[trajectory.group_id]
+        yield Forget(key)
+        trajectories = [self._codec.decode(value) for value in members.values()]
+        yield from self._finish(make_group(trajectories), incoming.message, now_s)
+
+    def tick(self, now_s: float) -> Iterator[Effect]:
+        """Nothing here depends on time."""
+        return iter(())
+
+    def _finish(self, group: Group, message: Message, now_s: float) -> Iterator[Effect]:
+        if group.statistics.num_valid < self._min_valid:
+            yield self._outcome(group, now_s, dropped_by="too_few_valid")
+            return
+        passed = [group]
+        for index, stage in enumerate(self._stages):
+            try:
+                passed, effects = self._run_stage(index, stage, passed, message.partition)
+            except Exception as error:  # noqa: BLE001 - a user's stage may raise anything
+                yield self._letters.letter(message, stage.name, error, now_s)
+                yield self._outcome(group, now_s, dropped_by="dead_letter")
+                return
+            yield from effects
+            if not passed:
+                yield self._outcome(group, now_s, dropped_by=stage.name)
+                return
+        for kept in passed:
+            yield Write(self._groups_topic, kept.prompt_id, kept)
+            yield self._outcome(kept, now_s)
+
+    def _run_stage(
+        self, index: int, stage: Stage, groups: Sequence[Group], partition: int
+    ) -> tuple[list[Group], list[Effect]]:
+        if stage.function is not None:
+            return [out for group in groups for out in stage.function(group)], []
+        states = self._states.setdefault(partition, {})
+        passed: list[Group] = []
+        effects: list[Effect] = []
+        for group in groups:
+            key = f"stage/{index}/{stage.stepper.key(group)}"
+            state = stage.stepper.State(**states.get(key, {}))
+            after, kept = stage.stepper.step(state, group)
+            states[key] = dataclasses.asdict(after)
+            effects.append(Keep(key, states[key]))
+            passed.extend(kept)
+        return passed, effects
+
+    def _outcome(self, group: Group, now_s: float, *, dropped_by: str = "") -> Write:
+        valid = [t for t in group.trajectories if t.reward_valid]
+        record = Outcome(
+            group_id=group.group_id,
+            prompt_id=group.prompt_id,
+            policy=group.policy,
+            event="dropped" if dropped_by else "completed",
+            stage="pipeline",
+            reason=dropped_by,
+            rewards=np.array([t.raw_outcome for t in valid], dtype="<f4"),
+            lengths=np.array([t.trained_tokens for t in valid], dtype="<i4"),
+            min_version=group.min_version.number,
+            max_version=group.max_version.number,
+            at_s=now_s,
+        )
+        return Write(self._outcomes_topic, group.prompt_id, record)

@@ -1,0 +1,1 @@
+"""Plays episodes: requests in, trajectories out."""

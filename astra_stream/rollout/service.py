@@ -1,0 +1,318 @@
+"""The rollout worker: many episodes at once, each seconds to hours long, ending out of order.
+
+Consumes requests and announcements; produces trajectories. Waits for a request, a slot, a version
+that is new enough. Effects, in order, and what a crash after each leaves:
+
+1. New weights are verified and loaded: nothing is left.
+2. A request is taken and played: nothing is left; it is played again by whoever owns its partition.
+3. Its trajectories and the worker's position, with the set of requests that are done beyond it, are
+   written in one transaction: before the commit as under 2, after it nothing is played again.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astra_stream.engines.interface import Engine
+from astra_stream.errors import ConfigError, RebalancedError, WeightsError
+from astra_stream.log.codec import Codec
+from astra_stream.log.interface import Log, Message, Reader, Writer
+from astra_stream.records import (
+    Evaluation,
+    PolicyVersion,
+    RolloutRequest,
+    Trajectory,
+    WeightAnnouncement,
+)
+from astra_stream.rollout.episode import Player, play_episode
+from astra_stream.rollout.requests import FinishedRequest, HeldRequests
+from astra_stream.weights.interface import Follower
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+PAUSED_POLL_S = 0.02
+FAILURES_LOOKED_AT = 32
+"""Last episodes of which all must have failed before the worker gives up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What the run file says of a worker."""
+
+    policy: str
+    requests_topic: str
+    trajectories_topic: str
+    evaluation_trajectories_topic: str
+    weights_topic: str
+    closes_on_topic: str
+    """Topic whose record marked final ends the run: evaluations, or weights without any."""
+    group: str
+    """Consumer group of the pool."""
+    slot: int = 0
+    """Number of this worker; part of its transactional id."""
+    slots: int = 64
+    """Episodes at once."""
+    max_attempts: int = 3
+    grace_s: float = 15.0
+    """After SIGTERM, seconds in which running episodes may still finish."""
+
+
+@dataclass(kw_only=True)
+class RolloutWorker:
+    """Plays what is requested until the run is over or ``stop`` is set."""
+
+    log: Log
+    codec: Codec
+    follower: Follower
+    make_player: Callable[[Path, WeightAnnouncement], Player]
+    """Model directory of the first version to engine, chat template and environment."""
+    settings: WorkerSettings
+    stop: threading.Event
+    _held: HeldRequests = field(default_factory=HeldRequests)
+    _running: dict[asyncio.Task[None], Message] = field(default_factory=dict)
+    _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
+    _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _recent_failures: list[str] = field(default_factory=list)
+    _open_samples: int = 0
+    _is_over: bool = False
+
+    async def run(self) -> None:
+        """Work until the run is over or ``stop`` is set, then leave nothing finished unwritten.
+
+        Raises:
+            ConfigError: Every recent episode failed; says how.
+            FencedError: Another process has this worker's slot.
+            TransientError: The log or the store cannot be reached.
+        """
+        settings = self.settings
+        news = self.log.assign(sorted({settings.weights_topic, settings.closes_on_topic}))
+        with one_thread("news") as self._news, one_thread("requests") as self._requests:
+            try:
+                player = await self._first_weights(news)
+                if player is None:
+                    return
+                self._slots = asyncio.Semaphore(settings.slots)
+                try:
+                    await self._work(player, news)
+                finally:
+                    await player.engine.close()
+            finally:
+                await in_thread(self._news, news.close)
+
+    async def _work(self, player: Player, news: Reader) -> None:
+        settings = self.settings
+        writing = one_thread("trajectories")
+        writer = self.log.writer(f"{settings.group}.{settings.slot}")
+        self._reader = self.log.subscribe(
+            [settings.requests_topic],
+            group=settings.group,
+            on_assigned=lambda gained: self._held.gained(self._reader, gained),
+            on_revoked=self._held.lost,
+        )
+        background = [
+            asyncio.create_task(self._follow(player.engine, news)),
+            asyncio.create_task(self._write_finished(writer, writing)),
+        ]
+        try:
+            await self._until_first_ends(self._take(player), background)
+            await self._drain(writer, writing)
+        finally:
+            for task in [*background, *self._running]:
+                task.cancel()
+            await asyncio.gather(*background, *self._running, return_exceptions=True)
+            await in_thread(writing, writer.close)
+            await in_thread(self._requests, self._reader.close)
+            writing.shutdown()
+
+    async def _until_first_ends(
+        self, main: Coroutine[Any, Any, None], background: Collection[asyncio.Task[None]]
+    ) -> None:
+        """Run ``main`` to its end, or until a background task fails."""
+        task = asyncio.create_task(main)
+        done, _ = await asyncio.wait([task, *background], return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for ended in done:
+            ended.result()
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    async def _first_weights(self, news: Reader) -> Player | None:
+        while not self.stop.is_set():
+            newest = self._newest(await in_thread(self._news, news.poll, POLL_S))
+            if newest is not None:
+                update = await in_thread(self._news, self.follower.fetch, newest)
+                directory = await in_thread(self._news, self.follower.model_directory, newest)
+                player = self.make_player(directory, newest)
+                await player.engine.load(update)
+                logger.info("weights loaded", extra={"version": str(newest.version)})
+                return player
+        return None
+
+    async def _follow(self, engine: Engine, news: Reader) -> None:
+        while True:
+            newest = self._newest(await in_thread(self._news, news.poll, POLL_S))
+            if newest is None or newest.version == engine.version:
+                continue
+            try:
+                update = await in_thread(self._news, self.follower.fetch, newest)
+            except WeightsError as error:
+                logger.warning("weights kept", extra={"reason": str(error)})
+                continue
+            await engine.load(update)
+            async with self._weights_changed:
+                self._weights_changed.notify_all()
+
+    def _newest(self, messages: Collection[Message]) -> WeightAnnouncement | None:
+        """The newest announcement that has bytes; notes whether the run is over."""
+        newest: WeightAnnouncement | None = None
+        for message in messages:
+            record = self.codec.decode(message.value or b"")
+            if isinstance(record, Evaluation):
+                self._is_over = self._is_over or record.final
+            elif record.kind == "final":
+                self._is_over = self._is_over or self.settings.closes_on_topic == message.topic
+            else:
+                newest = record
+        return newest
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def _take(self, player: Player) -> None:
+        """Take requests while there is room; polling never waits for an episode."""
+        is_paused = False
+        most = 2 * self.settings.slots
+        while not self.stop.is_set() and not self._is_over:
+            wants_pause = self._open_samples >= (most // 2 if is_paused else most)
+            if wants_pause != is_paused:
+                change = self._reader.pause if wants_pause else self._reader.resume
+                await in_thread(self._requests, change, self._reader.assignment())
+                is_paused = wants_pause
+            messages = await in_thread(self._requests, self._poll, is_paused)
+            for message in messages:
+                if self._held.accept(message):
+                    self._start(message, player)
+            self._give_up_lost()
+
+    def _poll(self, is_paused: bool) -> list[Message]:  # noqa: FBT001 - passed to a thread
+        if is_paused:
+            return self._reader.poll(PAUSED_POLL_S)
+        return self._reader.poll(POLL_S, max_messages=8)
+
+    def _start(self, message: Message, player: Player) -> None:
+        request: RolloutRequest = self.codec.decode(message.value or b"")
+        self._open_samples += request.num_samples
+        task = asyncio.create_task(self._play(message, request, player))
+        self._running[task] = message
+        task.add_done_callback(lambda ended: self._ended(ended, request.num_samples))
+
+    def _ended(self, task: asyncio.Task[None], num_samples: int) -> None:
+        self._running.pop(task, None)
+        self._open_samples -= num_samples
+
+    def _give_up_lost(self) -> None:
+        for task, message in list(self._running.items()):
+            if not self._held.is_owned(message):
+                task.cancel()
+
+    async def _play(self, message: Message, request: RolloutRequest, player: Player) -> None:
+        need = request.policies[0]
+        async with self._weights_changed:
+            await self._weights_changed.wait_for(
+                lambda: is_new_enough(player.engine.version, need.min_version)
+            )
+        first = request.first_sample
+        trajectories = await asyncio.gather(
+            *(self._sample(request, first + i, player) for i in range(request.num_samples))
+        )
+        await self._finished.put(
+            FinishedRequest(
+                message=message, purpose=request.purpose, trajectories=tuple(trajectories)
+            )
+        )
+
+    async def _sample(
+        self, request: RolloutRequest, sample_index: int, player: Player
+    ) -> Trajectory:
+        async with self._slots:
+            trajectory = await play_episode(
+                request, sample_index, player, max_attempts=self.settings.max_attempts
+            )
+        failed = trajectory.status == "error" and not trajectory.retryable
+        self._recent_failures.append(
+            f"{trajectory.error_kind}: {trajectory.error}" if failed else ""
+        )
+        del self._recent_failures[:-FAILURES_LOOKED_AT]
+        return trajectory
+
+    # -- trajectories ----------------------------------------------------------------------------
+
+    async def _write_finished(self, writer: Writer, writing: Executor) -> None:
+        while True:
+            finished = [await self._finished.get()]
+            while not self._finished.empty():
+                finished.append(self._finished.get_nowait())
+            await in_thread(writing, self._commit, writer, finished)
+            self._refuse_if_all_fail()
+
+    def _commit(self, writer: Writer, finished: list[FinishedRequest]) -> None:
+        while True:
+            owned, positions = self._held.finish(finished)
+            if not owned:
+                return
+            try:
+                with writer.transaction() as txn:
+                    for one in owned:
+                        for trajectory in one.trajectories:
+                            topic = self._topic_for(one)
+                            key = trajectory.prompt_id.encode()
+                            txn.write(topic, key, self.codec.encode(trajectory))
+                    txn.commit_offsets(self._reader, positions)
+            except RebalancedError:
+                logger.info("group moved on, writing again what is still owned")
+            else:
+                return
+
+    def _topic_for(self, one: FinishedRequest) -> str:
+        if one.purpose == "evaluate":
+            return self.settings.evaluation_trajectories_topic
+        return self.settings.trajectories_topic
+
+    def _refuse_if_all_fail(self) -> None:
+        failures = self._recent_failures
+        if len(failures) == FAILURES_LOOKED_AT and all(failures):
+            raise ConfigError(
+                f"rollout: episodes must end with a reward: got {len(failures)} failures in a row, "
+                f"the last {failures[-1]}. Correct the environment, reward function or prompts."
+            )
+
+    async def _drain(self, writer: Writer, writing: Executor) -> None:
+        """Let what runs finish within the grace, and write what has finished."""
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=self.settings.grace_s)
+        finished = []
+        while not self._finished.empty():
+            finished.append(self._finished.get_nowait())
+        if finished:
+            await in_thread(writing, self._commit, writer, finished)
+
+
+def is_new_enough(version: PolicyVersion | None, minimum: PolicyVersion) -> bool:
+    """Say whether an engine may start a request that asks for ``minimum``."""
+    return version is not None and version >= minimum
+
+
+def one_thread(name: str) -> ThreadPoolExecutor:
+    """A thread for one client: its calls, the closing one included, never overlap."""
+    return ThreadPoolExecutor(1, thread_name_prefix=name)
+
+
+async def in_thread(thread: Executor, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a blocking function on ``thread`` and wait for its result."""
+    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)

@@ -1,0 +1,1 @@
+"""What ships for tests: builders, contract suites, the processor driver."""

@@ -1,0 +1,100 @@
+"""Trainer checkpoints in the store: what the backend saves, and where the trainer stood.
+
+Effects of an upload, in order: the state's files under keys that end in their hash, then the index
+that names them. A crash before the index leaves files that nothing names; the announcement that
+names the index comes later still.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astra_stream.errors import WeightsError
+from astra_stream.store.blobs import Store
+from astra_stream.training.interface import Backend
+
+MAX_INDEX_BYTES = 1 << 20
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFiles:
+    """A checkpoint on local disk, not yet uploaded."""
+
+    directory: Path
+    facts: Mapping[str, Any]
+    """Where the trainer stood: ``standing`` and ``next_offset``."""
+
+
+class CheckpointStore:
+    """Checkpoints of one policy below ``checkpoints/<policy>/``."""
+
+    def __init__(self, store: Store, *, policy: str, directory: Path) -> None:
+        self._store = store
+        self._prefix = f"checkpoints/{policy}"
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def write(
+        self, backend: Backend, *, standing: Mapping[str, Any], next_offset: int
+    ) -> CheckpointFiles:
+        """Save the backend's state to local disk; training may go on once this returns."""
+        directory = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory))
+        backend.save(directory)
+        facts = {"standing": standing, "next_offset": next_offset}
+        return CheckpointFiles(directory=directory, facts=facts)
+
+    def upload(self, checkpoint: CheckpointFiles) -> str:
+        """Move a written checkpoint to the store.
+
+        Returns:
+            Key of the index, for the announcement.
+        """
+        files = {}
+        for path in sorted(checkpoint.directory.iterdir()):
+            digest = sha256_of(path)
+            key = f"{self._prefix}/{path.stem}-{digest[:16]}{path.suffix}"
+            self._store.put_file(key, path)
+            files[path.name] = {"key": key, "sha256": digest, "size_bytes": path.stat().st_size}
+        index = json.dumps({**checkpoint.facts, "files": files}, sort_keys=True).encode()
+        key = f"{self._prefix}/index-{hashlib.sha256(index).hexdigest()[:16]}.json"
+        self._store.put(key, index)
+        shutil.rmtree(checkpoint.directory)
+        return key
+
+    def restore(self, key: str, backend: Backend) -> dict[str, Any]:
+        """Load a checkpoint into the backend.
+
+        Returns:
+            The facts that it was written with.
+
+        Raises:
+            WeightsError: A file differs from the index; names it.
+        """
+        index = json.loads(self._store.get(key, max_bytes=MAX_INDEX_BYTES))
+        with tempfile.TemporaryDirectory(dir=self._directory) as name:
+            directory = Path(name)
+            for file_name, entry in index["files"].items():
+                path = directory / Path(file_name).name
+                self._store.get_file(entry["key"], path, max_bytes=entry["size_bytes"])
+                if (got := sha256_of(path)) != entry["sha256"]:
+                    raise WeightsError(
+                        f"checkpoint file {entry['key']} must have sha256 {entry['sha256']}: got "
+                        f"{got}. Remove the checkpoint; the one before will be used."
+                    )
+            backend.restore(directory)
+        return index
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, 64 hex digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

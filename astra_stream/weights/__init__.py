@@ -1,0 +1,1 @@
+"""Publishes, announces, follows and verifies weights."""

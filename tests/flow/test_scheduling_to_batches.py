@@ -1,0 +1,359 @@
+"""Scheduler, pipeline and assembler on the memory log, with a worker and a trainer played by hand."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from astra_stream.algorithms.advantage import group_relative
+from astra_stream.algorithms.packing import join_slices
+from astra_stream.algorithms.scheduling import AdmissionRule, shuffled
+from astra_stream.algorithms.selection import drop_uniform_groups
+from astra_stream.clock import FixedClock
+from astra_stream.declarations import declared
+from astra_stream.log.codec import Codec
+from astra_stream.log.memory import MemoryLog
+from astra_stream.log.names import TopicNames
+from astra_stream.processing.assembler import Assembler, AssemblerSettings
+from astra_stream.processing.pipeline import DeadLetters, Pipeline, Stage
+from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
+from astra_stream.processing.service import ProcessorService, RunningProcessor
+from astra_stream.records import Outcome, Prompt, RolloutRequest, Sampling
+from astra_stream.testing.builders import make_prompt, make_trajectory
+from astra_stream.training.batches import require_trainable, trained_outcomes
+from astra_stream.records import PolicyVersion
+
+CODEC = Codec(declared("schemas"))
+TOPICS = TopicNames("t")
+POLICY = "main"
+GROUP_SIZE = 4
+
+
+@dataclass
+class Loop:
+    """The three processors, and the two ends that a test plays."""
+
+    log: MemoryLog
+    running: dict[str, RunningProcessor]
+    rng: np.random.Generator
+    p_uniform: float
+    version: int = 0
+    unplayed: list[RolloutRequest] = field(default_factory=list)
+    is_done: set[str] = field(default_factory=set)
+    most_open: int = 0
+
+    def turn(self, name: str) -> None:
+        if name not in self.is_done and not self.running[name].turn(0.0):
+            self.is_done.add(name)
+
+    def play(self, writer, requests) -> None:
+        self.unplayed += [CODEC.decode(m.value) for m in requests.poll(0.0)]
+        ready = [r for r in self.unplayed if r.policies[0].min_version.number <= self.version]
+        if not ready:
+            return
+        request = ready[int(self.rng.integers(len(ready)))]
+        self.unplayed.remove(request)
+        uniform = self.rng.random() < self.p_uniform
+        with writer.transaction() as txn:
+            for index in range(request.num_samples):
+                reward = 1.0 if uniform else float(index % 2)
+                trajectory = make_trajectory(
+                    reward,
+                    group_id=request.group_id,
+                    sample_index=index,
+                    group_size=request.group_size,
+                    prompt_id=request.prompt.prompt_id,
+                    versions=(self.version,),
+                )
+                txn.write(
+                    TOPICS.trajectories(POLICY),
+                    trajectory.prompt_id.encode(),
+                    CODEC.encode(trajectory),
+                )
+
+    def train(self, writer, batches, max_staleness: int) -> bool:
+        """Train one batch; say whether it was the last."""
+        messages = batches.poll(0.0, max_messages=1)
+        if not messages:
+            return False
+        batch = join_slices([CODEC.decode(messages[0].value)])
+        if batch.samples:
+            version = PolicyVersion(0, self.version)
+            require_trainable(batch, version, max_staleness=max_staleness)
+            self.version += 1
+            with writer.transaction() as txn:
+                for outcome in trained_outcomes(batch, at_s=0.0):
+                    key = outcome.prompt_id.encode()
+                    txn.write(TOPICS.outcomes, key, CODEC.encode(outcome))
+        return batch.last
+
+
+def service(log: MemoryLog, role: str, inputs: list[str], *, is_singleton: bool = True):
+    group = TOPICS.group(role)
+    return ProcessorService(
+        log=log,
+        codec=CODEC,
+        clock=FixedClock(),
+        group=group,
+        inputs=inputs,
+        changelog_topic=TOPICS.changelog(group, "state"),
+        letters=DeadLetters(TOPICS.dead_letters, role),
+        is_singleton=is_singleton,
+    )
+
+
+def make_log(num_prompts: int) -> MemoryLog:
+    partitions = {
+        TOPICS.prompts: 1,
+        TOPICS.requests(): 4,
+        TOPICS.trajectories(POLICY): 2,
+        TOPICS.groups(POLICY): 2,
+        TOPICS.batches(POLICY): 1,
+        TOPICS.outcomes: 2,
+        TOPICS.dead_letters: 1,
+    }
+    for role in ("scheduler", "pipeline", "assembler"):
+        partitions[TOPICS.changelog(TOPICS.group(role), "state")] = 2
+    log = MemoryLog(partitions)
+    with log.writer("prompts").transaction() as txn:
+        for index in range(num_prompts):
+            prompt = make_prompt(f"{index} + 1 =")
+            txn.write(TOPICS.prompts, prompt.prompt_id.encode(), CODEC.encode(prompt))
+    return log
+
+
+def make_scheduler(
+    log: MemoryLog, rule: AdmissionRule, *, epochs: int | None = None, max_drops: int = 1000
+):
+    return Scheduler(
+        SchedulerSettings(
+            policy=POLICY,
+            rule=rule,
+            sampling=Sampling(max_new_tokens=4),
+            group_size=GROUP_SIZE,
+            num_partitions=4,
+            epochs=epochs,
+            max_drops=max_drops,
+        ),
+        prompts=[CODEC.decode(m.value) for m in log.records(TOPICS.prompts)],
+        select=shuffled,
+        requests_topic=TOPICS.requests(),
+        outcomes_topic=TOPICS.outcomes,
+    )
+
+
+def make_assembler(rule: AdmissionRule, *, last_batch="train"):
+    return Assembler(
+        AssemblerSettings(
+            policy=POLICY,
+            groups_per_batch=rule.groups_per_batch,
+            max_staleness=rule.max_staleness,
+            row_tokens=16,
+            last_batch=last_batch,
+            max_drops=1000,
+        ),
+        advantage=group_relative,
+        codec=CODEC,
+        batches_topic=TOPICS.batches(POLICY),
+        outcomes_topic=TOPICS.outcomes,
+    )
+
+
+def make_pipeline():
+    return Pipeline(
+        [Stage(name="drop_uniform", function=drop_uniform_groups)],
+        policy=POLICY,
+        groups_topic=TOPICS.groups(POLICY),
+        outcomes_topic=TOPICS.outcomes,
+        letters=DeadLetters(TOPICS.dead_letters, "pipeline"),
+        codec=CODEC,
+    )
+
+
+def run_loop(
+    rule: AdmissionRule,
+    *,
+    seed: int,
+    p_uniform: float = 0.3,
+    num_prompts: int = 40,
+    restart_every: int = 0,
+    **scheduler,
+) -> tuple[MemoryLog, Loop]:
+    """Turn services in random order until the last batch; restart one now and then."""
+    log = make_log(num_prompts)
+    rng = np.random.default_rng(seed)
+    makers = {
+        "scheduler": lambda: (
+            service(log, "scheduler", [TOPICS.prompts, TOPICS.outcomes]),
+            make_scheduler(log, rule, **scheduler),
+        ),
+        "pipeline": lambda: (
+            service(log, "pipeline", [TOPICS.trajectories(POLICY)], is_singleton=False),
+            make_pipeline(),
+        ),
+        "assembler": lambda: (
+            service(
+                log, "assembler", [TOPICS.requests(), TOPICS.groups(POLICY), TOPICS.outcomes]
+            ),
+            make_assembler(rule),
+        ),
+    }
+    open_stacks = {name: ExitStack() for name in makers}
+
+    def start(name: str) -> RunningProcessor:
+        made, processor = makers[name]()
+        return open_stacks[name].enter_context(made.started(processor))
+
+    loop = Loop(log, {name: start(name) for name in makers}, rng, p_uniform)
+    worker, trainer = log.writer("worker"), log.writer("trainer")
+    requests = log.assign([TOPICS.requests()])
+    batches = log.assign([TOPICS.batches(POLICY)])
+    for turn in range(20_000):
+        if restart_every and turn % restart_every == restart_every - 1:
+            name = list(makers)[int(rng.integers(3))]
+            open_stacks[name].close()
+            loop.running[name] = start(name)
+        what = int(rng.integers(5))
+        if what < 3:
+            loop.turn(list(makers)[what])
+        elif what == 3:
+            loop.play(worker, requests)
+        elif loop.train(trainer, batches, rule.max_staleness):
+            break
+        if turn % 20 == 0:
+            loop.most_open = max(loop.most_open, count_open(log))
+    else:
+        pytest.fail(f"the loop must end: got stuck at version {loop.version}")
+    for name in ("pipeline", "scheduler", "assembler"):
+        loop.turn(name)
+    for stack in open_stacks.values():
+        stack.close()
+    return log, loop
+
+
+def issued(log: MemoryLog) -> Iterator[RolloutRequest]:
+    return (CODEC.decode(m.value) for m in log.records(TOPICS.requests()))
+
+
+def outcomes(log: MemoryLog) -> list[Outcome]:
+    return [CODEC.decode(m.value) for m in log.records(TOPICS.outcomes)]
+
+
+def count_open(log: MemoryLog) -> int:
+    closed = {o.group_id for o in outcomes(log) if o.event in ("trained", "dropped")}
+    return sum(request.group_id not in closed for request in issued(log))
+
+
+def assert_every_group_ended_once(log: MemoryLog) -> None:
+    ends = Counter(o.group_id for o in outcomes(log) if o.event in ("trained", "dropped"))
+    assert set(ends) == {request.group_id for request in issued(log)}
+    assert set(ends.values()) == {1}
+
+
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    seed=st.integers(0, 10_000),
+    max_staleness=st.integers(0, 2),
+    restart_every=st.sampled_from([0, 7, 23]),
+)
+def test_every_group_ends_once_and_the_bounds_hold(seed, max_staleness, restart_every):
+    rule = AdmissionRule(groups_per_batch=3, max_staleness=max_staleness, steps=4)
+    log, loop = run_loop(rule, seed=seed, restart_every=restart_every)
+    assert loop.version == rule.steps
+    assert loop.most_open <= (max_staleness + 1) * rule.groups_per_batch
+    assert_every_group_ended_once(log)
+    trained = [o for o in outcomes(log) if o.event == "trained"]
+    assert len(trained) == rule.steps * rule.groups_per_batch
+    assert all(0 <= o.staleness <= max_staleness for o in trained)
+    assert not log.records(TOPICS.dead_letters)
+
+
+def test_prompts_that_end_early_leave_a_short_last_batch():
+    rule = AdmissionRule(groups_per_batch=4, max_staleness=1, steps=100)
+    log, loop = run_loop(rule, seed=1, p_uniform=0.0, num_prompts=10, epochs=1)
+    assert loop.version == 3
+    assert_every_group_ended_once(log)
+    closed = next(o for o in outcomes(log) if o.event == "closed")
+    assert (closed.reason, closed.num_issued) == ("prompts_exhausted", 10)
+
+
+def test_rollouts_that_teach_nothing_stop_the_run_and_name_the_cause():
+    rule = AdmissionRule(groups_per_batch=2, max_staleness=1, steps=3)
+    log, _ = run_loop(rule, seed=2, p_uniform=1.0, max_drops=20)
+    closed = next(o for o in outcomes(log) if o.event == "closed")
+    assert closed.reason == "no_signal: drop_uniform"
+
+
+def test_a_prompt_is_issued_once_an_epoch_in_a_seeded_order():
+    rule = AdmissionRule(groups_per_batch=2, max_staleness=0, steps=10)
+    first, _ = run_loop(rule, seed=3, num_prompts=6)
+    again, _ = run_loop(rule, seed=4, num_prompts=6)
+    orders = [
+        [r.prompt.prompt_id for r in sorted(issued(log), key=lambda r: r.sampling.seed)]
+        for log in (first, again)
+    ]
+    shared = min(map(len, orders))
+    assert orders[0][:shared] == orders[1][:shared]
+    assert len(set(orders[0][:6])) == 6
+
+
+def test_a_record_that_does_not_decode_is_a_dead_letter_and_the_flow_goes_on():
+    log = make_log(1)
+    running = service(log, "pipeline", [TOPICS.trajectories(POLICY)], is_singleton=False)
+    good = [make_trajectory(float(i), sample_index=i, group_size=2) for i in range(2)]
+    with log.writer("w").transaction() as txn:
+        txn.write(TOPICS.trajectories(POLICY), b"k", b"not a record")
+        for trajectory in good:
+            txn.write(TOPICS.trajectories(POLICY), b"k", CODEC.encode(trajectory))
+    with running.started(make_pipeline()) as processor:
+        for _ in range(5):
+            processor.turn(0.0)
+    (letter,) = [CODEC.decode(m.value) for m in log.records(TOPICS.dead_letters)]
+    assert (letter.topic, letter.value) == (TOPICS.trajectories(POLICY), b"not a record")
+    assert len(log.records(TOPICS.groups(POLICY))) == 1
+
+
+def test_a_stage_that_raises_drops_the_group_and_keeps_the_record():
+    def broken(group):
+        raise ZeroDivisionError("by design")
+
+    log = make_log(1)
+    made = service(log, "pipeline", [TOPICS.trajectories(POLICY)], is_singleton=False)
+    pipeline = Pipeline(
+        [Stage(name="broken", function=broken)],
+        policy=POLICY,
+        groups_topic=TOPICS.groups(POLICY),
+        outcomes_topic=TOPICS.outcomes,
+        letters=DeadLetters(TOPICS.dead_letters, "pipeline"),
+        codec=CODEC,
+    )
+    with log.writer("w").transaction() as txn:
+        for index in range(2):
+            trajectory = make_trajectory(float(index), sample_index=index, group_size=2)
+            txn.write(TOPICS.trajectories(POLICY), b"k", CODEC.encode(trajectory))
+    with made.started(pipeline) as processor:
+        for _ in range(3):
+            processor.turn(0.0)
+    (outcome,) = outcomes(log)
+    assert (outcome.event, outcome.reason) == ("dropped", "dead_letter")
+    (letter,) = [CODEC.decode(m.value) for m in log.records(TOPICS.dead_letters)]
+    assert letter.stage == "broken"
+    assert "by design" in letter.stack
+
+
+def test_a_prompt_edited_into_the_pool_later_joins_the_next_epoch():
+    log = make_log(2)
+    rule = AdmissionRule(groups_per_batch=1, max_staleness=0, steps=10)
+    made = service(log, "scheduler", [TOPICS.prompts, TOPICS.outcomes])
+    with made.started(make_scheduler(log, rule)) as processor:
+        processor.turn(0.0)
+        late: Prompt = replace(make_prompt("late ="), prompt_id="late")
+        with log.writer("prompts").transaction() as txn:
+            txn.write(TOPICS.prompts, b"late", CODEC.encode(late))
+        processor.turn(0.0)
+    assert len(list(issued(log))) == 1

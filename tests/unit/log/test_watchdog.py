@@ -1,0 +1,43 @@
+import threading
+
+from astra_stream.log.watchdog import Watchdog
+
+
+def test_a_call_that_overruns_is_reported_by_name() -> None:
+    stuck, told = [], threading.Event()
+
+    def note(what: str) -> None:
+        stuck.append(what)
+        told.set()
+
+    watchdog = Watchdog(note, margin_s=0.01)
+    with watchdog.guard(60.0, "slow but allowed"), watchdog.guard(0.01, "stuck"):
+        assert told.wait(5.0)
+    watchdog.close()
+    assert stuck == ["stuck"]
+
+
+def test_a_call_that_returns_is_not_reported() -> None:
+    stuck: list[str] = []
+    watchdog = Watchdog(stuck.append, margin_s=0.0)
+    for _ in range(1000):
+        with watchdog.guard(5.0, "quick"):
+            pass
+    watchdog.close()
+    assert stuck == []
+
+
+def test_time_in_our_own_code_is_not_counted() -> None:
+    stuck, told = [], threading.Event()
+
+    def note(what: str) -> None:
+        stuck.append(what)
+        told.set()
+
+    watchdog = Watchdog(note, margin_s=0.0)
+    with watchdog.guard(0.05, "call") as guard:
+        with guard.suspended():
+            assert not told.wait(0.1)
+        assert told.wait(5.0)
+    watchdog.close()
+    assert stuck == ["call"]
