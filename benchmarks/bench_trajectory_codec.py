@@ -29,8 +29,7 @@ from astra_stream.records import Sampling, Segment, Trajectory, Turn, VersionSpa
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 QUESTION = "How long does a trajectory take to write and to read, as Avro?"
 GOAL_TOKENS = 8192
-WRITE_GOAL_US = 10.0
-READ_GOAL_US = 5.0
+GOALS_US = {"write": 10.0, "read": 5.0}
 SAMPLES = 16
 
 
@@ -52,7 +51,8 @@ def measure(num_tokens: int, seconds: float) -> list[Row]:
     arrays = [avro_bytes(schema, value) for value in listed]
     at_goal = num_tokens == GOAL_TOKENS
 
-    def row(way: str, name: str, us: float, baseline: float | None, goal: float) -> Row:
+    def row(way: str, name: str, us: float, baseline: float | None = None) -> Row:
+        goal = GOALS_US[way]
         return Row(
             name=f"{way} {num_tokens} tokens, {name}",
             value=us,
@@ -64,17 +64,15 @@ def measure(num_tokens: int, seconds: float) -> list[Row]:
     pack_us = fastest_us(msgpack.packb, plain, seconds)
     unpack_us = fastest_us(msgpack.unpackb, packed, seconds)
     return [
-        row("write", "codec", fastest_us(codec.encode, made, seconds), pack_us, WRITE_GOAL_US),
-        row("write", "msgpack of a dict of bytes", pack_us, None, WRITE_GOAL_US),
+        row("write", "codec", fastest_us(codec.encode, made, seconds), pack_us),
+        row("write", "msgpack of a dict of bytes", pack_us),
         row(
             "write",
             "Avro arrays",
             fastest_us(lambda value: avro_bytes(schema, value), listed, seconds),
-            None,
-            WRITE_GOAL_US,
         ),
-        row("read", "codec", fastest_us(codec.decode, written, seconds), unpack_us, READ_GOAL_US),
-        row("read", "msgpack of a dict of bytes", unpack_us, None, READ_GOAL_US),
+        row("read", "codec", fastest_us(codec.decode, written, seconds), unpack_us),
+        row("read", "msgpack of a dict of bytes", unpack_us),
         row(
             "read",
             "Avro arrays",
@@ -83,8 +81,6 @@ def measure(num_tokens: int, seconds: float) -> list[Row]:
                 arrays,
                 seconds,
             ),
-            None,
-            READ_GOAL_US,
         ),
     ]
 

@@ -31,9 +31,7 @@ def run_command(arguments: Sequence[str]) -> int:
     from astra_stream.cli.application import make_application
 
     try:
-        result = make_application()(
-            list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        result = make_application()(list(arguments))
     except CycloptsError as error:
         return _say(
             f"{error} Try: astra {' '.join(error.command_chain or ())} --help", USER_MISTAKE

@@ -48,6 +48,10 @@ def make_application() -> App:
         help="Reinforcement learning for language models in which the log is the system.",
         help_epilogue=EXIT_CODES,
         version=_version,
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     for title, commands in (("Runs", RUN), ("Services", SERVICES), ("Parts", PARTS)):
         group = Group.create_ordered(title)

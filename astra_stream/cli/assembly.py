@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import signal
 import socket
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from astra_stream.cli.binding import RunPlugins
 from astra_stream.clock import Clock, FixedClock, SystemClock
-from astra_stream.config import RunConfig, load_run
+from astra_stream.config import RunConfig, load_run, resolved
 from astra_stream.declarations import declared
 from astra_stream.errors import ConfigError
 from astra_stream.log.codec import Codec
 from astra_stream.log.names import TopicNames
+from astra_stream.telemetry import set_up_logging
 
 if TYPE_CHECKING:
     from astra_stream.log.interface import Log
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from astra_stream.rollout.episode import Player
     from astra_stream.store.blobs import Store
     from astra_stream.training.torch_backend import TorchBackend
+
+logger = logging.getLogger(__name__)
 
 TOKENIZER_FILES = (
     "config.json",
@@ -67,15 +71,17 @@ class Parts:
 
 @contextmanager
 def service_parts(
-    run_file: Path, overrides: tuple[str, ...], stack: Path | None
+    service: str, run_file: Path, overrides: tuple[str, ...], stack: Path | None
 ) -> Iterator[Parts]:
-    """Read the run file, connect, and close the log at the end.
+    """Read the run file, log what it resolves to, connect, and close the log at the end.
 
     The first SIGTERM or SIGINT sets ``stop``; the second ends the process at once.
     """
     from astra_stream.cli.connect import find_stack, open_log, open_store
 
     config = load_run(run_file, overrides)
+    set_up_logging(service)
+    logger.info("started", extra={"configuration": json.dumps(resolved(config))})
     found = find_stack(stack)
     log = open_log(config, found)
     try:

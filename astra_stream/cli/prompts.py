@@ -30,7 +30,7 @@ def load(
     facts: dict[str, object] = {
         "prompts": len(prompts),
         "train": sum(prompt.split == "train" for prompt in prompts),
-        "held out": sum(prompt.split == "held_out" for prompt in prompts),
+        "held_out": sum(prompt.split == "held_out" for prompt in prompts),
     }
     if not dry_run:
         from astra_stream.cli.connect import find_stack, open_log

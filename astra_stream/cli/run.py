@@ -71,7 +71,7 @@ def run(
         except KeyboardInterrupt:
             _say(f"stopped. Go on with: astra run --resume {directory}")
             raise
-    _show(directory, as_json=as_json)
+    _show(directory, steps=config.steps, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LocalRun:
             try:
                 state = self._watch(supervisor, stack)
             finally:
-                supervisor.stop(*(service.name for service in self.services()))
+                supervisor.stop([service.name for service in self.services()])
             self._report(state, time.monotonic() - began_s)
 
     def services(self) -> "list[Service]":
@@ -234,7 +234,9 @@ class LocalRun:
                         refuse_failure(event)
                 seen = len(events)
                 view.update(tail.state, describe(supervisor.pids(), restarts))
-            return tail.catch_up()
+            state = tail.catch_up()
+            view.update(state, {})
+            return state
 
     def _report(self, state: "RunState", wall_s: float) -> None:
         from astra_stream.analysis.picture import draw
@@ -333,8 +335,13 @@ def _write_run_file(config: "RunConfig", directory: Path) -> None:
     shutil.move(partial, directory / RUN_FILE)
 
 
-def _show(directory: Path, *, as_json: bool) -> None:
-    from astra_stream.analysis.summary import read_summary, summary_json, summary_table
+def _show(directory: Path, *, steps: int, as_json: bool) -> None:
+    from astra_stream.analysis.summary import (
+        SUMMARY_FILE,
+        read_summary,
+        summary_json,
+        summary_table,
+    )
     from astra_stream.cli.output import print_facts, print_json
 
     summary = read_summary(directory)
@@ -343,9 +350,9 @@ def _show(directory: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(summary_json(summary))
         return
-    print_facts(summary.run, dict(summary_table(summary)))
+    print_facts(summary.run, dict(summary_table(summary, steps=steps)))
     _say(f"picture: {directory / PICTURE_FILE}")
-    _say(f"summary: {directory / 'summary.json'}")
+    _say(f"summary: {directory / SUMMARY_FILE}")
 
 
 def _say(text: str) -> None:

@@ -31,7 +31,7 @@ def schedule(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirect
     from astra_stream.cli import assembly
     from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
 
-    with assembly.service_parts(run_file, overrides, stack) as parts:
+    with assembly.service_parts("scheduler", run_file, overrides, stack) as parts:
         config, topics = parts.config, parts.topics
         batch = config.policy.batch
         select = parts.plugins.selector()
@@ -76,7 +76,7 @@ def rollout(
     from astra_stream.weights.follower import SnapshotFollower
 
     with (
-        assembly.service_parts(run_file, overrides, stack) as parts,
+        assembly.service_parts("rollout", run_file, overrides, stack) as parts,
         tempfile.TemporaryDirectory(prefix="astra-rollout-", dir=work) as directory,
     ):
         config, topics, policy = parts.config, parts.topics, parts.config.policy_name
@@ -115,7 +115,7 @@ def process(
     """Turn trajectories into groups, or groups into batches, until the run is over."""
     from astra_stream.cli import assembly
 
-    with assembly.service_parts(run_file, overrides, stack) as parts:
+    with assembly.service_parts(part, run_file, overrides, stack) as parts:
         if part == "pipeline":
             _pipeline(parts, slot)
         else:
@@ -137,7 +137,7 @@ def train(
     from astra_stream.weights.publisher import SnapshotPublisher
 
     with (
-        assembly.service_parts(run_file, overrides, stack) as parts,
+        assembly.service_parts("trainer", run_file, overrides, stack) as parts,
         tempfile.TemporaryDirectory(prefix="astra-train-", dir=work) as directory,
     ):
         policy, topics = parts.config.policy_name, parts.topics
@@ -172,7 +172,7 @@ def evaluate(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirect
     from astra_stream.cli import assembly
     from astra_stream.evaluation.evaluator import Evaluator, EvaluatorSettings
 
-    with assembly.service_parts(run_file, overrides, stack) as parts:
+    with assembly.service_parts("evaluator", run_file, overrides, stack) as parts:
         config, topics, policy = parts.config, parts.topics, parts.config.policy_name
         sampling = assembly.evaluation_sampling(config)
         settings = EvaluatorSettings(

@@ -26,6 +26,16 @@ def up(
     directory = directory.absolute()
     supervisor = Supervisor(directory / "logs", detached=True)
     stack = start_stack(directory, java=java, supervisor=supervisor, on_progress=_say_progress)
+    if as_json:
+        print_json(
+            {
+                "bootstrap": stack.bootstrap,
+                "store_url": stack.store_url,
+                "endpoint": stack.s3_endpoint,
+                "directory": directory,
+            }
+        )
+        return
     facts = {
         "broker": stack.bootstrap,
         "store": stack.store_url,
@@ -35,10 +45,7 @@ def up(
         "use it": f"export {STACK_VARIABLE}={directory}",
         "stop it": f"astra down {directory}",
     }
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts("embedded stack", facts)
+    print_facts("embedded stack", facts)
 
 
 def down(directory: Directory) -> None:

@@ -5,6 +5,7 @@ functions do the same in a quarter of it. ``tests/unit/log_codec`` holds both to
 """
 
 import functools
+import operator
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ _MAX_VARINT_BITS = 63
 
 def long_bytes(value: int) -> bytes:
     """Avro's zigzag variable-length form of a 64-bit integer."""
-    number = int(value)
+    number = operator.index(value)
     if not -(1 << 63) <= number < 1 << 63:
         raise SchemaError(f"an integer must fit in 64 bits: got {number}. Correct the writer.")
     zigzag = (number << 1) ^ (number >> 63)
@@ -78,6 +79,14 @@ def negative_length(zigzag: int) -> SchemaError:
     )
 
 
+def odd_length(size: int, dtype: np.dtype[Any]) -> SchemaError:
+    """The error of an array that ends within an item."""
+    return SchemaError(
+        f"an array of {dtype} must have a multiple of {dtype.itemsize} bytes: got {size}. "
+        "Check the writer's version."
+    )
+
+
 def read_block(data: bytes, place: int) -> tuple[int, int]:
     """Items in the next block of an Avro array or map; 0 after the last."""
     count, place = read_long(data, place)
@@ -102,6 +111,7 @@ RUNTIME: Mapping[str, Any] = {
     "read_bytes": read_bytes,
     "read_text": read_text,
     "negative_length": negative_length,
+    "odd_length": odd_length,
     "read_block": read_block,
     "new_tuple": tuple.__new__,
 }

@@ -119,7 +119,14 @@ class ReaderMaker:
 
     def _record(self, schema: Any, name: str) -> list[str]:
         self.read(schema)
-        return self._named(schema["name"], name)
+        cls = self._classes[schema["name"]]
+        if not issubclass(cls, tuple):
+            return self._named(schema["name"], name)
+        # Spans and turns are many and small: a call would take longer than what it does.
+        parts = [(self._variable("f"), field["type"]) for field in schema["fields"]]
+        lines = [line for part, inner in parts for line in self._value(inner, part, "")]
+        values = ", ".join(part for part, _ in parts)
+        return [*lines, f"{name} = new_tuple(class_{cls.__name__}, ({values},))"]
 
     def _ndarray(self, schema: Any, name: str) -> list[str]:
         dtype = self._variable("dtype")
@@ -127,6 +134,8 @@ class ReaderMaker:
         return [
             *_LENGTH,
             # The copy is aligned, which a view into the message would be by chance only.
+            f"if size % {np.dtype(schema['dtype']).itemsize}:",
+            f"    raise odd_length(size, {dtype})",
             f"{name} = frombuffer(data[at : at + size], {dtype})",
             "at += size",
         ]
@@ -207,11 +216,14 @@ def _leaf(kind: str, name: str) -> list[str]:
         "bytes": [f"{name}, at = read_bytes(data, at)"],
         "long": [
             f"{name} = data[at]",
+            "at += 1",
             f"if {name} < 128:",
             f"    {name} = ({name} >> 1) ^ -({name} & 1)",
+            "elif (more := data[at]) < 128:",
+            f"    {name} = ({name} >> 1 & 63 | more << 6) ^ -({name} & 1)",
             "    at += 1",
             "else:",
-            f"    {name}, at = read_long(data, at)",
+            f"    {name}, at = read_long(data, at - 1)",
         ],
         "double": [f"({name},) = unpack_double(data, at)", "at += 8"],
         "boolean": [f"{name} = BOOLEANS[data[at]]", "at += 1"],

@@ -22,7 +22,7 @@ def pack(value: Any) -> bytes:
         SchemaError: The value holds anything else, or is larger than ``MAX_BYTES``.
     """
     try:
-        data: bytes = msgpack.packb(value, use_bin_type=True)
+        data: Any = msgpack.packb(value, use_bin_type=True)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SchemaError(
             f"state and headers must hold plain values: got {error}. "

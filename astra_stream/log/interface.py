@@ -10,8 +10,10 @@ from typing import NamedTuple, Protocol
 
 from astra_stream.errors import AstraStreamError, ConfigError, RecordError
 
-MAX_VALUE_BYTES = 16 * 1024 * 1024 - 4096
-"""Largest value that can be written; the rest of 16 MiB is for key, headers and framing."""
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Largest record that is written and read, whatever a topic admits."""
+FRAMING_BYTES = 128
+"""What a record takes beside key, value and headers, at most."""
 
 
 class Partition(NamedTuple):
@@ -178,12 +180,26 @@ def existing_topic(detail: str) -> ConfigError:
     return ConfigError(f"topic must be new: got {detail!r}. Run: astra topics plan RUN.toml.")
 
 
-def oversized(topic: str, num_bytes: int, limit_bytes: int) -> RecordError:
-    """The error for a value that the topic does not take."""
-    return RecordError(
-        f"{topic}: value must have at most {limit_bytes} bytes: got {num_bytes}. "
-        "Put large fields into the store."
-    )
+def require_size(
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    headers: Sequence[tuple[str, bytes]],
+    limit_bytes: int,
+) -> None:
+    """Refuse a record that a topic would not take, before compression is known.
+
+    Raises:
+        RecordError: The record has more than ``limit_bytes`` bytes.
+    """
+    parts = (key or b"", value or b"", *(content for _, content in headers))
+    num_bytes = sum(map(len, parts)) + FRAMING_BYTES
+    if num_bytes > limit_bytes:
+        raise RecordError(
+            f"{topic}: record must have at most {limit_bytes} bytes: got {num_bytes}. "
+            "Put large fields into the store."
+        )
 
 
 def missing_offset(partition: Partition, offset: int) -> AstraStreamError:

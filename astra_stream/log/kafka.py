@@ -4,13 +4,24 @@ Clients are synchronous; one thread uses a reader or writer at a time. Services 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from astra_stream.log.interface import Partition, PartitionsChanged, missing_topic
-from astra_stream.log.kafka_client import MAX_MESSAGE_BYTES, Connection, error_of, refused
+from astra_stream.log.interface import (
+    MAX_MESSAGE_BYTES,
+    Partition,
+    PartitionsChanged,
+    missing_topic,
+)
+from astra_stream.log.kafka_client import (
+    Connection,
+    Settings,
+    error_of,
+    refused,
+)
 from astra_stream.log.kafka_reader import KafkaReader, Lookups
 from astra_stream.log.kafka_writer import KafkaWriter
 from astra_stream.log.watchdog import Watchdog, exit_to_be_restarted
@@ -90,7 +101,9 @@ class KafkaLog:
 
     def writer(self, transactional_id: str) -> KafkaWriter:
         """Make a transactional writer, fencing the earlier one of this id."""
-        return KafkaWriter(self._connection, transactional_id, num_partitions=self.num_partitions)
+        return KafkaWriter(
+            self._connection, transactional_id, max_message_bytes=self.max_message_bytes
+        )
 
     def num_partitions(self, topic: str) -> int:
         """Partitions of a topic."""
@@ -108,6 +121,25 @@ class KafkaLog:
                 place = f"kafka at {self._connection.bootstrap}"
                 raise missing_topic(topic, place) from None
             raise refused(what, error) from exception
+
+    def max_message_bytes(self, topic: str) -> int:
+        """Largest record that a topic takes; what clients admit where that may not be asked."""
+        self.num_partitions(topic)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def describe(timeout_s: float) -> int:
+            asked = self._admin.describe_configs([resource], request_timeout=timeout_s)
+            return int(asked[resource].result(timeout_s)["max.message.bytes"].value)
+
+        what = f"limits of {topic}"
+        try:
+            declared = self._connection.call(what, describe, serve=self._admin.poll)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise refused(what, error) from exception
+            return MAX_MESSAGE_BYTES
+        return min(declared, MAX_MESSAGE_BYTES)
 
     def start_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """First offsets that have not been deleted."""
@@ -127,7 +159,7 @@ class KafkaLog:
         """End waits; readers and writers are closed by their owners."""
         self._connection.close()
 
-    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+    def _offsets(self, partitions: Collection[Partition], spec: Any) -> dict[Partition, int]:
         if not partitions:
             return {}
 
@@ -147,7 +179,7 @@ class KafkaLog:
         except KafkaException as exception:
             raise refused("offsets", error_of(exception)) from exception
 
-    def _group_settings(self) -> dict[str, object]:
+    def _group_settings(self) -> Settings:
         if self._group_protocol == "consumer":
             return {"group.protocol": "consumer"}
         return {
@@ -158,7 +190,7 @@ class KafkaLog:
         }
 
 
-def _reader_settings(connection: Connection, group: str) -> dict[str, object]:
+def _reader_settings(connection: Connection, group: str) -> Settings:
     return {
         **connection.settings(),
         "group.id": group,

@@ -10,15 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from astra_stream.errors import AstraStreamError, FencedError, TransientError
 from astra_stream.log.watchdog import Watchdog
-
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Largest record that clients write and read."""
 
 FENCED = frozenset(
     {
@@ -37,15 +34,12 @@ FENCED = frozenset(
         KafkaError.UNRELEASED_INSTANCE_ID,
     }
 )
-UNREACHABLE = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-    }
-)
+REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+UNREACHABLE = REFUSED | {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+}
 RETRIABLE = UNREACHABLE | {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
@@ -70,6 +64,8 @@ NATIVE_LOG.addHandler(logging.NullHandler())
 NATIVE_LOG.propagate = False
 
 Result = TypeVar("Result")
+Settings = dict[str, Any]
+"""librdkafka settings: names with dots to text, numbers, booleans and callbacks."""
 
 
 class NotYetError(Exception):
@@ -107,7 +103,7 @@ class Connection:
         self._refusal = ""
         self._closing = threading.Event()
 
-    def settings(self) -> dict[str, str | int | float | bool | object]:
+    def settings(self) -> Settings:
         """Librdkafka settings that every client has."""
         return {
             "bootstrap.servers": self.bootstrap,

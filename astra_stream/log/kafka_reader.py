@@ -6,10 +6,10 @@ longer has is an error and never a jump: ``auto.offset.reset`` is ``error``.
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -27,6 +27,7 @@ from astra_stream.log.kafka_client import (
     RETRIABLE,
     Connection,
     NotYetError,
+    Settings,
     error_of,
     fenced,
     refused,
@@ -61,7 +62,7 @@ class KafkaReader:
         topics: Sequence[str],
         *,
         group: str,
-        settings: dict[str, object],
+        settings: Settings,
         lookups: Lookups,
         on_assigned: PartitionsChanged | None = None,
         on_revoked: PartitionsChanged | None = None,
@@ -98,6 +99,7 @@ class KafkaReader:
             self._call("leaders", lambda s, topic=topic: self._consumer.list_topics(topic, s))
         self._assigned = set(partitions)
         self._starting = self._starts(partitions)
+        self._reached = dict(self._starting)
 
     def poll(self, timeout_s: float, *, max_messages: int = 500) -> list[Message]:
         """Wait for records, at most ``timeout_s`` seconds; return what there is."""
@@ -117,7 +119,8 @@ class KafkaReader:
                 break
             else:
                 self._require_reachable()
-        batch, self._batch = self._batch, []
+        batch = self._batch
+        self._batch = []
         if self._errors and not batch:
             raise self._errors.popleft()
         return batch
@@ -140,7 +143,8 @@ class KafkaReader:
 
     def positions(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Next offset to be delivered; at the end it lies past trailing control records."""
-        return {p: self._reached.get(p, 0) for p in partitions}
+        self._require_assigned(partitions)
+        return {p: self._reached[p] for p in partitions}
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue reading ``partition`` at ``offset``."""
@@ -242,7 +246,7 @@ class KafkaReader:
         self._guard = None
         return message
 
-    def _take(self, message: KafkaMessage) -> None:
+    def _take(self, message: Any) -> None:
         error = message.error()
         if error is None:
             self._connection.answered()
@@ -280,6 +284,7 @@ class KafkaReader:
         partitions = frozenset(Partition(g.topic, g.partition) for g in gained)
         with self._unwatched():
             self._starting = self._starts(partitions)
+            self._reached.update(self._starting)
             self._assigned |= partitions
             if partitions and self._on_assigned is not None:
                 self._on_assigned(partitions)
@@ -305,7 +310,7 @@ class KafkaReader:
         self._assigned -= partitions
 
     @contextmanager
-    def _unwatched(self) -> Iterator[None]:
+    def _unwatched(self) -> Generator[None]:
         if self._guard is None:
             yield
             return
@@ -330,7 +335,7 @@ def _at(starting: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(p.topic, p.index, offset) for p, offset in starting.items()]
 
 
-def _convert(message: KafkaMessage) -> Message:
+def _convert(message: Any) -> Message:
     return Message(
         message.topic(),
         message.partition(),

@@ -7,24 +7,23 @@ the id settles what was pending.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka import Message as KafkaMessage
 
 from astra_stream.errors import AstraStreamError, FencedError, RecordError, TransientError
 from astra_stream.log.interface import (
-    MAX_VALUE_BYTES,
+    MAX_MESSAGE_BYTES,
     Committed,
     Partition,
     Reader,
-    oversized,
+    require_size,
 )
 from astra_stream.log.kafka_client import (
     FENCED,
-    MAX_MESSAGE_BYTES,
     Connection,
+    Settings,
     error_of,
     fenced,
     refused,
@@ -43,7 +42,7 @@ class KafkaWriter:
     Args:
         connection: Where, and how long to try.
         transactional_id: The role that this process has; making a writer fences the earlier one.
-        num_partitions: Partitions of a topic; raises ConfigError where there is none.
+        max_message_bytes: Largest record of a topic; raises ConfigError where there is none.
     """
 
     def __init__(
@@ -51,19 +50,19 @@ class KafkaWriter:
         connection: Connection,
         transactional_id: str,
         *,
-        num_partitions: Callable[[str], int],
+        max_message_bytes: Callable[[str], int],
     ) -> None:
         self._connection = connection
         self._name = f"writer {transactional_id!r}"
-        self._num_partitions = num_partitions
+        self._max_message_bytes = max_message_bytes
         self._producer = Producer(_settings(connection, transactional_id))
-        self._known: set[str] = set()
+        self._limits: dict[str, int] = {}
         self._open: KafkaTransaction | None = None
         self._failure: AstraStreamError | None = None
         self.call("start", self._producer.init_transactions)
 
     @contextmanager
-    def transaction(self) -> Iterator["KafkaTransaction"]:
+    def transaction(self) -> Generator["KafkaTransaction"]:
         """One transaction: committed when the block ends, aborted when it raises.
 
         An empty one asks nothing of the broker.
@@ -94,17 +93,26 @@ class KafkaWriter:
         if self._open is not None:
             self._open.abort()
         if self._failure is None:
-            self._connection.call(f"{self._name}: close", self._producer.close)
+            self._connection.call(f"{self._name}: close", lambda _: self._producer.close())
 
-    def require_topic(self, topic: str) -> None:
-        """Refuse a topic that nobody has made."""
-        if topic not in self._known:
-            self._num_partitions(topic)
-            self._known.add(topic)
+    def limit_bytes(self, topic: str) -> int:
+        """Largest record of a topic; asked once."""
+        if topic not in self._limits:
+            self._limits[topic] = self._max_message_bytes(topic)
+        return self._limits[topic]
 
     def call(self, verb: str, action: Callable[[float], object]) -> None:
         """Run a client call to the deadline; name it in errors."""
         self._connection.call(f"{self._name}: {verb}", action, serve=self._producer.poll)
+
+    def abort(self) -> None:
+        """Abort at the broker; where it cannot be reached it does so itself after a while."""
+        with self._connection.watchdog.guard(ABORT_S, f"{self._name}: abort"):
+            try:
+                self._producer.abort_transaction(ABORT_S)
+            except KafkaException:
+                # What made the caller abort is what must be seen, not this.
+                self.give_up()
 
     def give_up(self, cause: AstraStreamError | None = None) -> None:
         """Refuse all further transactions: nobody knows how the last one ended."""
@@ -154,7 +162,6 @@ class KafkaTransaction:
         self._writer = writer
         self._producer = producer
         self._is_open = False
-        self._undelivered: KafkaError | None = None
 
     def write(
         self,
@@ -169,11 +176,10 @@ class KafkaTransaction:
 
         Raises:
             ConfigError: The topic is missing.
-            RecordError: The value is larger than any topic takes.
+            RecordError: The record is larger than the topic takes.
         """
-        self._writer.require_topic(topic)
-        if value is not None and len(value) > MAX_VALUE_BYTES:
-            raise oversized(topic, len(value), MAX_VALUE_BYTES)
+        limit_bytes = self._writer.limit_bytes(topic)
+        require_size(topic, key, value, headers=headers, limit_bytes=limit_bytes)
         self._begin()
         ends_s = time.monotonic() + self._writer.deadline_s
         while True:
@@ -183,7 +189,6 @@ class KafkaTransaction:
                     value,
                     key,
                     -1 if partition is None else partition,
-                    on_delivery=self._delivered,
                     headers=list(headers),
                 )
                 return
@@ -230,11 +235,7 @@ class KafkaTransaction:
         if not self._is_open:
             return
         self._is_open = False
-        try:
-            self._producer.abort_transaction(ABORT_S)
-        except KafkaException:
-            # The block's own error is what the caller must see; the broker aborts by itself.
-            self._writer.give_up()
+        self._writer.abort()
 
     def _begin(self) -> None:
         if self._is_open:
@@ -253,15 +254,10 @@ class KafkaTransaction:
             self._writer.give_up(failure)
             raise
         except KafkaException as exception:
-            error = self._undelivered or error_of(exception)
-            raise self._writer.refusal(verb, error) from exception
-
-    def _delivered(self, error: KafkaError | None, _: KafkaMessage) -> None:
-        if error is not None and self._undelivered is None:
-            self._undelivered = error
+            raise self._writer.refusal(verb, error_of(exception)) from exception
 
 
-def _settings(connection: Connection, transactional_id: str) -> dict[str, object]:
+def _settings(connection: Connection, transactional_id: str) -> Settings:
     return {
         **connection.settings(),
         "transactional.id": transactional_id,

@@ -3,13 +3,13 @@
 For tests, demonstrations and docs. One process, any number of threads; nothing outlives it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from astra_stream.clock import Clock, SystemClock
 from astra_stream.errors import FencedError
 from astra_stream.log.interface import (
-    MAX_VALUE_BYTES,
+    MAX_MESSAGE_BYTES,
     Committed,
     Message,
     Partition,
@@ -18,7 +18,7 @@ from astra_stream.log.interface import (
     TopicSettings,
     existing_topic,
     missing_topic,
-    oversized,
+    require_size,
 )
 from astra_stream.log.memory_reader import MemoryReader, SharedState
 from astra_stream.log.memory_state import GroupState, PartitionRecords
@@ -169,10 +169,10 @@ class MemoryLog:
         return self._num_keyless % count
 
     def max_message_bytes(self, topic: str) -> int:
-        """Largest value that a topic takes."""
+        """Largest record that a topic takes."""
         self.num_partitions(topic)
-        declared = int(self._topics[topic].settings.get("max.message.bytes", MAX_VALUE_BYTES))
-        return min(declared, MAX_VALUE_BYTES)
+        declared = int(self._topics[topic].settings.get("max.message.bytes", MAX_MESSAGE_BYTES))
+        return min(declared, MAX_MESSAGE_BYTES)
 
     def now_ms(self) -> int:
         """Time that a record written now is stamped with."""
@@ -189,7 +189,7 @@ class MemoryWriter:
         self._fenced = False
 
     @contextmanager
-    def transaction(self) -> Iterator["MemoryTransaction"]:
+    def transaction(self) -> Generator["MemoryTransaction"]:
         """One transaction: committed when the block ends, aborted when it raises."""
         self.require_unfenced()
         if self._open is not None:
@@ -248,9 +248,8 @@ class MemoryTransaction:
         with self._log.state.changed:
             self._require_open()
             index = self._log.place(topic, key, partition)
-            limit = self._log.max_message_bytes(topic)
-            if value is not None and len(value) > limit:
-                raise oversized(topic, len(value), limit)
+            limit_bytes = self._log.max_message_bytes(topic)
+            require_size(topic, key, value, headers=headers, limit_bytes=limit_bytes)
             place = Partition(topic, index)
             held = self._log.state.partitions[place]
             message = Message(

@@ -106,6 +106,7 @@ class MemoryReader:
 
     def positions(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Next offset to be delivered; at the end it lies past trailing control records."""
+        self._require_assigned(partitions)
         return {p: self._positions[p] for p in partitions}
 
     def seek(self, partition: Partition, offset: int) -> None:

@@ -192,9 +192,11 @@ def _offsets_of(runs: list[int], start: int) -> frozenset[int]:
 
 
 def _run_lengths(low_water: int, offsets: list[int]) -> Iterator[int]:
+    if not offsets:
+        return
     end = low_water
     starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(offsets)) if b != a + 1)]
-    for first, past in pairwise([*starts, len(offsets)] if offsets else []):
+    for first, past in pairwise([*starts, len(offsets)]):
         yield offsets[first] - end
         yield past - first
         end = offsets[first] + past - first

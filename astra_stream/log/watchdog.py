@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class Guard:
     _changed: Callable[["Guard"], None] = field(repr=False, default=lambda _: None)
 
     @contextmanager
-    def suspended(self) -> Iterator[None]:
+    def suspended(self) -> Generator[None]:
         """Do not count the time spent in the block: our own code that the client calls back."""
         self.ends_s = float("inf")
         try:
@@ -68,7 +68,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def guard(self, seconds: float, what: str) -> Iterator[Guard]:
+    def guard(self, seconds: float, what: str) -> Generator[Guard]:
         """Watch the block: it may take ``seconds`` and the margin."""
         allowed_s = seconds + self._margin_s
         guard = Guard(allowed_s, what, time.monotonic() + allowed_s, self._wake_for)

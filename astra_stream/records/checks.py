@@ -43,12 +43,18 @@ def require_array(field: str, array: np.ndarray, dtype: str, shape: tuple[int, .
 def require_finite(field: str, array: np.ndarray) -> None:
     """Refuse NaN and infinities; names the first place that has one."""
     flat = array if array.ndim == 1 else array.reshape(-1)
-    if math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all()):
+    if math.isfinite(_sum_of_squares(flat)) or bool(np.isfinite(flat).all()):
         return
     place = int(np.flatnonzero(~np.isfinite(flat))[0])
     raise RecordError(
         f"{field}[{place}] must be finite: got {flat[place]}. Find what made it; it cannot train."
     )
+
+
+@np.errstate(over="ignore")
+def _sum_of_squares(flat: np.ndarray) -> float:
+    """The quickest thing that a NaN or an infinity anywhere turns into one; so may large values."""
+    return flat.dot(flat)
 
 
 def require_number(field: str, value: float) -> None:
@@ -90,7 +96,7 @@ def same_record(left: Any, right: Any) -> bool:
     if dataclasses.is_dataclass(left):
         names = (field.name for field in dataclasses.fields(left))
         return all(same_record(getattr(left, name), getattr(right, name)) for name in names)
-    if isinstance(left, tuple | list):
+    if isinstance(left, Sequence) and not isinstance(left, str | bytes):
         return len(left) == len(right) and all(map(same_record, left, right))
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same_record(left[k], right[k]) for k in left)

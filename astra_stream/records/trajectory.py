@@ -103,14 +103,15 @@ class Segment:
         require_array("segment.behavior_logprobs", self.behavior_logprobs, "<f4", (num_tokens,))
         require_finite("segment.behavior_logprobs", self.behavior_logprobs)
         before = -1
-        for span in self.spans:
-            require_at_least("segment.spans.number", span.number, 0)
-            if not before < span.start < num_tokens:
+        for start, _, number in self.spans:
+            if number < 0:
+                require_at_least("segment.spans.number", number, 0)
+            if not before < start < num_tokens:
                 raise RecordError(
                     f"segment.spans.start must rise and stay below the {num_tokens} tokens: "
-                    f"got {span.start} after {before}. Count from the segment's start."
+                    f"got {start} after {before}. Count from the segment's start."
                 )
-            before = span.start
+            before = start
 
     def token_versions(self) -> np.ndarray:
         """[T] int32 version number of each token; -1 before the first span."""

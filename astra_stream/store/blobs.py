@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -179,7 +179,7 @@ PART_SUFFIX = ".part"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path) -> Generator[BinaryIO]:
     """Open a file that appears under its name when the block ends, and never when it raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _part_of(path)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
@@ -53,7 +53,7 @@ class S3Store:
         secret_key: str,
         region: str = "us-east-1",
         deadline_s: float = 30.0,
-        checksums: str = "when_supported",
+        checksums: Literal["when_required", "when_supported"] = "when_supported",
         clock: Clock | None = None,
     ) -> None:
         """Prepare a client; nothing is contacted.
@@ -281,4 +281,4 @@ class Tries:
 
 
 def _status(error: ClientError) -> int:
-    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+    return error.response["ResponseMetadata"]["HTTPStatusCode"]

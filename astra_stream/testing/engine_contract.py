@@ -59,7 +59,6 @@ class EngineContract:
 
         asyncio.run(run())
 
-    # ruff: noqa: D102 - each test's name says what holds
     def test_there_is_no_version_before_the_first_load(self) -> None:
         async def run() -> None:
             engine = self.make_engine()

@@ -3,6 +3,7 @@
 Waiting is blocking in ``poll`` with a deadline; a log that needs longer fails by name.
 """
 
+import random
 import threading
 import time
 from collections.abc import Collection
@@ -10,7 +11,13 @@ from collections.abc import Collection
 import pytest
 
 from astra_stream.errors import AstraStreamError, ConfigError, FencedError, RecordError
-from astra_stream.log.interface import MAX_VALUE_BYTES, Committed, Partition, TopicSettings
+from astra_stream.log.interface import (
+    FRAMING_BYTES,
+    MAX_MESSAGE_BYTES,
+    Committed,
+    Partition,
+    TopicSettings,
+)
 from astra_stream.log.partitioner import partition_for
 from astra_stream.testing.log_suite import (
     DEADLINE_S,
@@ -156,16 +163,24 @@ class LogContract(GroupContract):
 
     def test_a_value_beyond_the_limit_is_refused(self) -> None:
         topic, writer = self.topic(), self.writer()
-        with pytest.raises(RecordError, match=f"{topic}: value must have at most"):
-            self.write(topic, bytes(MAX_VALUE_BYTES + 1), writer=writer)
+        with pytest.raises(RecordError, match=f"{topic}: record must have at most"):
+            self.write(topic, bytes(MAX_MESSAGE_BYTES), writer=writer)
+        self.write(topic, b"small", writer=writer)
+        assert values(read(self.alone(topic), 1)) == [b"small"]
+
+    def test_a_value_beyond_the_topics_own_limit_is_refused(self) -> None:
+        topic, writer = self.topic(max_message_bytes="1000"), self.writer()
+        with pytest.raises(RecordError, match="must have at most 1000 bytes"):
+            self.write(topic, bytes(1000), writer=writer)
         self.write(topic, b"small", writer=writer)
         assert values(read(self.alone(topic), 1)) == [b"small"]
 
     def test_the_largest_value_passes(self) -> None:
-        topic = self.topic(max_message_bytes=str(16 * 1024 * 1024))
-        self.write(topic, bytes(MAX_VALUE_BYTES))
+        topic = self.topic(max_message_bytes=str(MAX_MESSAGE_BYTES))
+        largest = random.Random(0).randbytes(MAX_MESSAGE_BYTES - FRAMING_BYTES)
+        self.write(topic, largest)
         (message,) = read(self.alone(topic), 1)
-        assert len(message.value or b"") == MAX_VALUE_BYTES
+        assert message.value == largest
 
     # Transactions
 
@@ -303,6 +318,20 @@ class LogContract(GroupContract):
         assert values(read(reader, 3)) == [b"a", b"b", b"c"]
         with pytest.raises(ValueError, match="must be assigned"):
             reader.seek(Partition("other", 0), 0)
+
+    def test_positions_start_where_reading_does_and_end_past_the_last_control_record(self) -> None:
+        topic, writer = self.topic(partitions=2), self.writer()
+        read_one, unread = Partition(topic, 0), Partition(topic, 1)
+        self.write(topic, b"a", b"b", b"c", writer=writer)
+        with writer.transaction() as txn:
+            txn.commit_offsets(self.alone(topic, group="g"), {read_one: Committed(1)})
+        reader = self.alone(topic, group="g")
+        assert reader.positions([read_one, unread]) == {read_one: 1, unread: 0}
+        assert len(read(reader, 2)) == 2
+        poll_until([reader], lambda: reader.positions([read_one])[read_one] == 4)
+        assert reader.positions([read_one, unread]) == reader.end_offsets([read_one, unread])
+        reader.seek(read_one, 2)
+        assert reader.positions([read_one]) == {read_one: 2}
 
     def test_a_time_is_found(self) -> None:
         topic, place = (name := self.topic()), Partition(name, 0)

@@ -53,19 +53,22 @@ class LogSuite:
 
     def writer(self, role: str = "writer") -> Writer:
         """A writer that the suite closes."""
-        self.opened.append(self.log.writer(f"{self.name}.{role}"))
-        return self.opened[-1]
+        writer = self.log.writer(f"{self.name}.{role}")
+        self.opened.append(writer)
+        return writer
 
     def alone(self, *topics: str, group: str = "") -> Reader:
         """A reader of everything, which the suite closes."""
-        self.opened.append(self.log.assign(topics, group=f"{self.name}.{group}" if group else ""))
-        return self.opened[-1]
+        reader = self.log.assign(topics, group=f"{self.name}.{group}" if group else "")
+        self.opened.append(reader)
+        return reader
 
     def member(self, *topics: str, **callbacks: Callable[[Collection[Partition]], None]) -> Reader:
         """A member of the test's group, which the suite closes."""
         group = f"{self.name}.group"
-        self.opened.append(self.log.subscribe(topics, group=group, **callbacks))
-        return self.opened[-1]
+        reader = self.log.subscribe(topics, group=group, **callbacks)
+        self.opened.append(reader)
+        return reader
 
     def write(self, topic: str, *values: bytes, writer: Writer | None = None) -> None:
         """Commit values to partition 0 in one transaction."""

@@ -17,7 +17,7 @@ from astra_stream.errors import RecordError
 from astra_stream.records.batch import PADDING
 
 ADVANTAGES = "advantages"
-NARROWEST_ROW_TOKENS = 128
+NARROWEST_ROW_TOKENS = 64
 """Below this, attention is little of the work and short rows waste more places than they save."""
 PADDING_VALUES = {"sample_ids": PADDING, "sequence_ids": PADDING, "temperatures": 1}
 

@@ -43,7 +43,8 @@ class TorchBackend:
         max_grad_norm: Longer gradients are scaled down to this; 0 scales none.
         warmup_steps: Updates over which the learning rate rises from 0.
         updates_per_batch: Optimizer updates on each batch; together they make one version.
-        tokens_per_micro_batch: Places computed at once: what bounds the memory.
+        tokens_per_micro_batch: Places computed at once: what bounds the memory (their logits, a
+            few times over). On a CPU, what fits its cache is also the fastest.
         num_threads: Of torch in this process.
         seed: Of torch in this process.
         reference_directory: Frozen model for a divergence term; None for none.
@@ -66,7 +67,7 @@ class TorchBackend:
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
         updates_per_batch: int = 1,
-        tokens_per_micro_batch: int = 16_384,
+        tokens_per_micro_batch: int = 2048,
         num_threads: int = 1,
         seed: int = 0,
         reference_directory: Path | None = None,

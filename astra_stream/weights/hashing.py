@@ -27,9 +27,9 @@ NUMPY_DTYPES: Mapping[str, str] = {
 """safetensors dtype to the numpy dtype that carries it; bf16 travels as the same 16 bits."""
 
 
-def canonical_bytes(array: np.ndarray) -> np.ndarray:
-    """[size in bytes] uint8 view of a tensor's little-endian bytes in C order."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def canonical_bytes(array: np.ndarray) -> memoryview:
+    """A tensor's little-endian bytes in C order; copied only where they do not lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def tensor_table(
@@ -75,5 +75,5 @@ def model_fingerprint(config: bytes, table: Sequence[TensorEntry]) -> str:
     return hashlib.sha256(hashlib.sha256(config).digest() + _unambiguous(rows)).hexdigest()
 
 
-def _unambiguous(rows: list[list[object]]) -> bytes:
+def _unambiguous(rows: Sequence[Sequence[object]]) -> bytes:
     return json.dumps(rows, separators=(",", ":")).encode()

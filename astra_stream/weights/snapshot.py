@@ -37,7 +37,8 @@ def snapshot_pieces(
         table: The tensors' entries, in model order.
     """
     by_size = sorted(table, key=lambda entry: -_item_bytes(entry))
-    begins, end = {}, 0
+    begins: dict[str, int] = {}
+    end = 0
     for entry in by_size:
         begins[entry.name] = end
         end += _num_bytes(entry)
@@ -53,7 +54,7 @@ def snapshot_pieces(
     text += b" " * (-len(text) % ALIGNMENT_BYTES)
     yield memoryview(len(text).to_bytes(LENGTH_BYTES, "little") + text)
     for entry in by_size:
-        yield memoryview(canonical_bytes(tensors[entry.name]))
+        yield canonical_bytes(tensors[entry.name])
 
 
 def read_snapshot(path: Path, table: Sequence[TensorEntry]) -> dict[str, np.ndarray]:

@@ -124,6 +124,7 @@ def example_records() -> dict[str, Any]:
             max_version=3,
             trained_version=4,
             staleness=2,
+            num_issued=9,
             at_s=1.7e9 + 0.5,
         ),
         "evaluation": Evaluation(

@@ -26,12 +26,12 @@ def test_a_line_has_time_level_service_message_and_facts(lines: io.StringIO) -> 
 
 def test_a_stack_follows_its_line(lines: io.StringIO) -> None:
     try:
-        raise ValueError("no")
+        int("no")
     except ValueError:
         logging.getLogger("astra_stream.x").exception("failed")
     first, *stack = lines.getvalue().splitlines()
     assert first.endswith("ERROR trainer  failed")
-    assert stack[-1] == "ValueError: no"
+    assert stack[-1].startswith("ValueError: ")
 
 
 def test_setting_up_twice_writes_once(lines: io.StringIO) -> None:

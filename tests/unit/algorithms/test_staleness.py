@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_stream.algorithms.staleness import (
@@ -23,6 +23,7 @@ def test_a_sample_from_the_future_is_refused():
         staleness(8, trains_version=7)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4))
 def test_a_group_expires_once_its_staleness_is_above_the_maximum(made, trains, maximum):
     group = make_group(1, 0, versions=(made,))

@@ -17,6 +17,8 @@ def size_of(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("num_steps", [0, 60])
 def test_a_run_is_drawn(num_steps: int, records: SimpleNamespace, tmp_path: Path) -> None:
     state = records.trained_state(num_steps) if num_steps else RunState()

@@ -7,6 +7,7 @@ import pytest
 
 from astra_stream import cli
 from astra_stream.cli import application, run_command
+from astra_stream.cli.application import make_application
 from astra_stream.errors import (
     AstraStreamError,
     ConfigError,
@@ -15,7 +16,18 @@ from astra_stream.errors import (
     WeightsError,
 )
 
-HEAVY = ["boto3", "confluent_kafka", "fastavro", "matplotlib", "numpy", "pyarrow", "pydantic", "reasoning_gym", "torch", "transformers"]
+HEAVY = [
+    "boto3",
+    "confluent_kafka",
+    "fastavro",
+    "matplotlib",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "reasoning_gym",
+    "torch",
+    "transformers",
+]
 PACKAGE = Path(cli.__file__).parent
 COMMANDS = (*application.RUN, *application.SERVICES, *application.PARTS)
 
@@ -87,7 +99,7 @@ def run_raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
         raise error
 
     def make() -> application.App:
-        app = application.App(name="astra")
+        app = make_application()
         app.command(raises, name="raises")
         return app
 

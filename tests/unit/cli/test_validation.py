@@ -14,6 +14,8 @@ from astra_stream.cli.validation import check_against_prompts, length_problems, 
 from astra_stream.config import RunConfig, load_run
 from astra_stream.errors import ConfigError
 
+pytestmark = pytest.mark.timeout(120)  # the first test that binds a loss imports torch
+
 RUN = """
 run = "sums"
 steps = 10
@@ -202,7 +204,6 @@ def save_tokenizer(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("last", "steps"), [("train", 6), ("drop", 5)])
 def test_check_says_what_would_happen(
     run_file: Path, capsys: pytest.CaptureFixture[str], last: str, steps: int

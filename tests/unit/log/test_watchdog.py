@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 
 from astra_stream.log.watchdog import Watchdog
@@ -41,3 +43,17 @@ def test_time_in_our_own_code_is_not_counted() -> None:
         assert told.wait(5.0)
     watchdog.close()
     assert stuck == ["call"]
+
+
+def test_by_default_the_process_says_what_was_stuck_and_ends_with_75() -> None:
+    program = (
+        "import threading; from astra_stream.log.watchdog import Watchdog\n"
+        "with Watchdog(margin_s=0.0).guard(0.01, 'commit at kafka h:1'): threading.Event().wait()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=15
+    )
+    assert ended.returncode == 75
+    assert ended.stderr == (
+        "commit at kafka h:1 must return in time: got stuck. Ending, to be started again.\n"
+    )

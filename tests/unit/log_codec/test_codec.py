@@ -1,5 +1,6 @@
 import io
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,8 @@ def test_a_part_of_a_record_does_not_travel_alone():
         {"answer": "\ud800"},
         {"data_epoch": 2**63},
         {"data_epoch": "1"},
+        {"data_epoch": 1.5},
+        {"data_epoch": 5000.5},
         {"propensity": "x"},
         {"prompt_fields": {"a": 1}},
         {"sampling": None},
@@ -568,3 +571,12 @@ def test_an_array_of_half_an_item_is_refused():
     place = data.index(outcome.rewards.tobytes())
     with pytest.raises(SchemaError, match="a multiple of 4 bytes: got 7"):
         CODEC.decode(data[: place - 1] + b"\x0e" + data[place:])
+
+
+def test_threads_may_share_a_codec():
+    def law(name: str) -> bool:
+        value = make_trajectory(policy=name, worker=name * 3, status="done")
+        return all(same_record(CODEC.decode(CODEC.encode(value)), value) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(law, ["a", "bb", "ccc", "dddd"]))

@@ -34,10 +34,14 @@ def test_every_sample_is_in_one_micro_batch_whole(tokens_per_micro_batch):
 
 
 def test_rows_are_no_wider_than_they_need_be():
-    parts = cut_micro_batches(wide_batch(), tokens_per_micro_batch=100_000)
-    assert [part.tokens.shape[1] for part in parts] == [128]
-    narrow = cut_micro_batches(wide_batch(row_tokens=96), tokens_per_micro_batch=100_000)
-    assert [part.tokens.shape[1] for part in narrow] == [96]
+    def widths(batch):
+        parts = cut_micro_batches(batch, tokens_per_micro_batch=100_000)
+        return [part.tokens.shape[1] for part in parts]
+
+    assert max(sample.length_tokens for sample in wide_batch().samples) == 94
+    assert widths(wide_batch()) == [94]
+    assert widths(make_batch(row_tokens=1000)) == [64]
+    assert widths(make_batch(row_tokens=32)) == [32]
 
 
 def test_a_micro_batch_holds_no_more_than_its_budget():

@@ -1,0 +1,164 @@
+"""How many tokens a second does the engine make, against ``model.generate``?
+
+    python benchmarks/bench_engine_throughput.py [--model DIR] [--json PATH]
+
+Same model, prompts, lengths, batch size and threads, terminators off, temperature 1. ``generate``
+takes the prompts in static batches of ``--slots``, each as long as its longest reply, and only the
+tokens that were asked for count; it gives no log-probabilities, the engine does. Rounds alternate;
+the fastest of each counts. Without ``--model``: a random Qwen3 of 1M parameters.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import report
+import torch
+from report import Row
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from astra_stream.engines.transformers_engine import TransformersEngine
+from astra_stream.records import PolicyVersion, Sampling
+
+QUESTION = "How many tokens a second does the engine make, against model.generate?"
+EQUAL_GOAL, SPREAD_GOAL = 0.9, 1.5
+SPREAD = 8
+FIRST = PolicyVersion(0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    directory: Path
+    prompts: np.ndarray
+    """[N, T] int32, all different."""
+    lengths: np.ndarray
+    """[N] tokens wanted of each."""
+    slots: int
+    threads: int
+
+
+def main() -> None:
+    arguments = report.parser(QUESTION)
+    arguments.add_argument("--model", type=Path, help="Hugging Face directory")
+    arguments.add_argument("--prompts", type=int, default=256)
+    arguments.add_argument("--prompt-tokens", type=int, default=16)
+    arguments.add_argument("--max-new-tokens", type=int, default=96)
+    arguments.add_argument("--slots", type=int, default=64)
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--rounds", type=int, default=3)
+    options = arguments.parse_args()
+    disable_progress_bar()
+    torch.set_num_threads(options.threads)
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = options.model or random_model(Path(scratch))
+        vocabulary = AutoModelForCausalLM.from_pretrained(directory).config.vocab_size
+        shape = (options.prompts, options.prompt_tokens)
+        prompts = rng.integers(3, vocabulary, size=shape, dtype=np.int32)
+        equal = np.full(options.prompts, options.max_new_tokens)
+        shortest = max(1, options.max_new_tokens // SPREAD)
+        spread = rng.integers(shortest, options.max_new_tokens, endpoint=True, size=options.prompts)
+        rows = []
+        for name, lengths, goal in (
+            ("all lengths equal", equal, EQUAL_GOAL),
+            (f"lengths spread 1:{SPREAD}", spread, SPREAD_GOAL),
+        ):
+            work = Work(
+                directory=directory,
+                prompts=prompts,
+                lengths=lengths,
+                slots=options.slots,
+                threads=options.threads,
+            )
+            rows += compare(name, work, goal=goal, rounds=options.rounds)
+    report.write(QUESTION, rows, json_path=options.json)
+
+
+def compare(name: str, work: Work, *, goal: float, rounds: int) -> list[Row]:
+    fastest = {engine_seconds: float("inf"), generate_seconds: float("inf")}
+    way: Callable[[Work], float]
+    for _ in range(rounds):
+        for way in fastest:
+            fastest[way] = min(fastest[way], way(work))
+    num_tokens = int(work.lengths.sum())
+    engine, generate = (num_tokens / seconds for seconds in fastest.values())
+    return [
+        Row(name=name, value=engine, unit="tokens/s", baseline=generate, higher_is_better=True),
+        Row(
+            name=f"{name}, engine / generate",
+            value=engine / generate,
+            unit="x",
+            baseline=1.0,
+            goal=goal,
+            higher_is_better=True,
+        ),
+    ]
+
+
+def engine_seconds(work: Work) -> float:
+    return asyncio.run(run_engine(work))
+
+
+async def run_engine(work: Work) -> float:
+    engine = TransformersEngine(
+        work.directory,
+        slots=work.slots,
+        num_threads=work.threads,
+        initial_version=FIRST,
+        terminators=(),
+    )
+    await engine.generate(work.prompts[0], Sampling(max_new_tokens=2))
+    begin = time.perf_counter()
+    completions = await asyncio.gather(
+        *(
+            engine.generate(prompt, Sampling(max_new_tokens=int(length), seed=seed))
+            for seed, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True))
+        )
+    )
+    seconds = time.perf_counter() - begin
+    assert [len(c.tokens) for c in completions] == work.lengths.tolist()
+    await engine.close()
+    return seconds
+
+
+def generate_seconds(work: Work) -> float:
+    model = AutoModelForCausalLM.from_pretrained(work.directory, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    ids = torch.from_numpy(work.prompts.astype(np.int64))
+    settings = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0, "pad_token_id": 0}
+    model.generate(ids[:1], attention_mask=torch.ones_like(ids[:1]), max_new_tokens=2, **settings)
+    begin = time.perf_counter()
+    for start in range(0, len(ids), work.slots):
+        batch = ids[start : start + work.slots]
+        longest = int(work.lengths[start : start + work.slots].max())
+        out = model.generate(
+            batch, attention_mask=torch.ones_like(batch), max_new_tokens=longest, **settings
+        )
+        assert out.shape[1] == ids.shape[1] + longest
+    return time.perf_counter() - begin
+
+
+def random_model(directory: Path) -> Path:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=96,
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+if __name__ == "__main__":
+    main()
