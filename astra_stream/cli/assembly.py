@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from astra_stream.cli.binding import RunPlugins
 from astra_stream.clock import Clock, FixedClock, SystemClock
-from astra_stream.config import RunConfig, load_run, resolved
+from astra_stream.config import EvaluateConfig, RunConfig, load_run, resolved
 from astra_stream.declarations import declared
 from astra_stream.errors import ConfigError
 from astra_stream.log.codec import Codec
@@ -72,7 +72,7 @@ class Parts:
 @contextmanager
 def service_parts(
     service: str, run_file: Path, overrides: tuple[str, ...], stack: Path | None
-) -> Iterator[Parts]:
+) -> Generator[Parts]:
     """Read the run file, log what it resolves to, connect, and close the log at the end.
 
     The first SIGTERM or SIGINT sets ``stop``; the second ends the process at once.
@@ -120,19 +120,24 @@ def training_sampling(config: RunConfig) -> "Sampling":
     return Sampling(seed=config.seed, **config.rollout.sampling.model_dump())
 
 
-def evaluation_sampling(config: RunConfig) -> "Sampling":
-    """How evaluation samples are drawn.
+def evaluation_table(config: RunConfig) -> EvaluateConfig:
+    """What the run file says of evaluation.
 
     Raises:
-        ConfigError: The run file has no [evaluate].
+        ConfigError: It says nothing.
     """
-    from astra_stream.records import Sampling
-
     if config.evaluate is None:
         raise ConfigError("[evaluate] must be in the run file: got nothing. Add it.")
+    return config.evaluate
+
+
+def evaluation_sampling(config: RunConfig) -> "Sampling":
+    """How evaluation samples are drawn."""
+    from astra_stream.records import Sampling
+
     training = config.rollout.sampling
     return Sampling(
-        temperature=config.evaluate.temperature,
+        temperature=evaluation_table(config).temperature,
         max_new_tokens=training.max_new_tokens,
         stop=training.stop,
         seed=config.seed,

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -304,7 +304,7 @@ def refuse_failure(event: "ChildExited") -> None:
 
 
 @contextmanager
-def interrupts() -> Iterator[None]:
+def interrupts() -> Generator[None]:
     """Turn SIGTERM into what Ctrl-C does, so that children are stopped in order."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -318,12 +318,14 @@ def interrupts() -> Iterator[None]:
 
 
 def _source(run_file: Path | None, resume: Path | None) -> Path:
-    if (run_file is None) == (resume is None):
+    if resume is not None and run_file is None:
+        return run_file_of(resume)
+    if run_file is None or resume is not None:
         raise ConfigError(
             "astra run must be given a run file or --resume DIR: got "
             f"{'neither' if run_file is None else 'both'}. Name one of them."
         )
-    return run_file if run_file is not None else run_file_of(resume)
+    return run_file
 
 
 def _write_run_file(config: "RunConfig", directory: Path) -> None:

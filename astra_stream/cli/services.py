@@ -174,14 +174,14 @@ def evaluate(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirect
 
     with assembly.service_parts("evaluator", run_file, overrides, stack) as parts:
         config, topics, policy = parts.config, parts.topics, parts.config.policy_name
-        sampling = assembly.evaluation_sampling(config)
+        table = assembly.evaluation_table(config)
         settings = EvaluatorSettings(
             policy=policy,
-            every=config.evaluate.every,
-            num_samples=config.evaluate.samples,
-            sampling=sampling,
+            every=table.every,
+            num_samples=table.samples,
+            sampling=assembly.evaluation_sampling(config),
             num_partitions=parts.log.num_partitions(topics.requests()),
-            max_prompts=config.evaluate.prompts,
+            max_prompts=table.prompts,
         )
         evaluator = Evaluator(
             settings,

@@ -1,13 +1,12 @@
 """Prompts made by a reasoning-gym task."""
 
-import importlib
 import json
 import string
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astra_stream.connectors.prompt_rows import PromptRow, as_json
+from astra_stream.environments.tasks import import_reasoning_gym
 from astra_stream.errors import ConfigError
 from astra_stream.records import ChatMessage
 
@@ -63,9 +62,7 @@ def reasoning_gym(
 
 def _data_set(task: str, *, seed: int, size: int, parameters: Mapping[str, Any]) -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            gym = importlib.import_module("reasoning_gym")
+        gym = import_reasoning_gym()
     except ModuleNotFoundError:
         raise ConfigError(
             "prompts.source needs the package 'reasoning-gym': got none installed. "

@@ -7,6 +7,7 @@ writes between a reply and the next one.
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import AutoTokenizer
@@ -36,7 +37,7 @@ class ChatTokenizer:
                 f"model directory must hold a tokenizer.json: got {str(directory)!r}. Save the "
                 "tokenizer there."
             )
-        self._tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        self._tokenizer = _load_tokenizer(directory)
         template = self._tokenizer.chat_template
         if not isinstance(template, str):
             raise ConfigError(
@@ -127,3 +128,7 @@ class ChatTokenizer:
             if text.startswith(token):
                 return text[len(token) :]
         return text
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True)

@@ -135,7 +135,8 @@ class DecodeLoop:
             self._changed.wait_for(self._has_work)
             if self._closing:
                 return False
-            cancelled, self._cancelled = self._cancelled, []
+            cancelled = self._cancelled.copy()
+            self._cancelled.clear()
         for request in cancelled:
             self._drop(request)
         while self._updates and not (self._settings.on_swap == "drain" and self._table.num_active):
@@ -178,7 +179,7 @@ class DecodeLoop:
         crowded = len(self._waiting) > free
         if crowded and free < max(1, self._table.num_slots // JOIN_SHARE):
             return
-        rows = []
+        rows: list[int] = []
         while self._waiting and len(rows) < free:
             request = self._waiting.popleft()
             if not request.future.cancelled():

@@ -16,22 +16,37 @@ FIRST_TOKENS = 128
 
 @dataclass(slots=True)
 class LayerRows:
-    """Keys and values of one layer, each [slots * capacity, heads * head width]."""
+    """Keys and values of one layer, each [slots, heads, capacity, head width].
+
+    Tokens of one head lie together: attention read this order twice as fast as [slots, tokens].
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WritePlan:
     """Where the next forward pass writes, and what its attention sees."""
 
-    targets: torch.Tensor
-    """[tokens written] int64 rows of the flattened cache."""
+    slots: torch.Tensor
+    """[N] int64 slots that are written."""
+    positions: torch.Tensor
+    """[N or 1, T] int64 places of the T tokens."""
     sources: torch.Tensor | None
-    """[slots written] int64 row of the batch to write; None where each batch row has one slot."""
-    visible: tuple[int, int] | None
-    """Slots and tokens that attention reads; None where the pass reads only its own tokens."""
+    """[N] int64 row of the batch to write; None where batch row i goes to slot i."""
+    num_visible: int
+    """Tokens of each slot that attention reads; 0 where it reads only the pass's own."""
+    targets: torch.Tensor | None = None
+    """[N * heads * T] int64 rows of a layer seen as [slots * heads * capacity, head width]."""
+
+    def targets_in(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows to write, worked out for the first layer and kept for the others."""
+        if self.targets is None:
+            _, heads, capacity, _ = rows.shape
+            head = self.slots[:, None] * heads + torch.arange(heads)
+            self.targets = (head[:, :, None] * capacity + self.positions[:, None]).flatten()
+        return self.targets
 
 
 class SlotCache(Cache):
@@ -62,10 +77,15 @@ class SlotCache(Cache):
             layer.values = self._grown(layer.values, before, num_active)
 
     def _grown(self, rows: torch.Tensor, before: int, num_active: int) -> torch.Tensor:
-        width = rows.shape[1]
-        grown = _zeros(self._num_slots, self._capacity, width)
-        grown[:num_active, :before] = rows.view(self._num_slots, before, width)[:num_active]
-        return grown.view(-1, width)
+        grown = self._zeros(heads=rows.shape[1], width=rows.shape[3])
+        grown[:num_active, :, :before] = rows[:num_active]
+        return grown
+
+    def _zeros(self, *, heads: int, width: int) -> torch.Tensor:
+        # Hidden places are multiplied by 0, so they may not be NaN; numpy's zeros take no memory
+        # until they are written.
+        shape = (self._num_slots, heads, self._capacity, width)
+        return torch.from_numpy(np.zeros(shape, np.float32))
 
     def plan_prefill(self, slots: torch.Tensor, sources: torch.Tensor, num_tokens: int) -> None:
         """Write batch row ``sources[i]`` to slot ``slots[i]`` from position 0.
@@ -75,8 +95,7 @@ class SlotCache(Cache):
             sources: [N] int64 rows of the batch; several slots may share one.
             num_tokens: Width of the batch.
         """
-        targets = slots[:, None] * self._capacity + torch.arange(num_tokens)
-        self._plan = WritePlan(targets.flatten(), sources, None)
+        self._plan = WritePlan(slots, torch.arange(num_tokens)[None], sources, 0)
 
     def plan_decode(self, positions: torch.Tensor, num_visible: int) -> None:
         """Write one token to each of the first slots, and read ``num_visible`` tokens of each.
@@ -85,16 +104,14 @@ class SlotCache(Cache):
             positions: [N] int64, the place of the token in slot 0, 1, ...
             num_visible: The largest position plus one.
         """
-        num_active = len(positions)
-        targets = torch.arange(num_active) * self._capacity + positions
-        self._plan = WritePlan(targets, None, (num_active, num_visible))
+        slots = torch.arange(len(positions))
+        self._plan = WritePlan(slots, positions[:, None], None, num_visible)
 
     def move(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first ``num_tokens`` of slot ``source`` over slot ``target``."""
-        start, goal = source * self._capacity, target * self._capacity
         for layer in self._rows:
             for rows in (layer.keys, layer.values):
-                rows[goal : goal + num_tokens] = rows[start : start + num_tokens]
+                rows[target, :, :num_tokens] = rows[source, :, :num_tokens]
 
     def update(
         self,
@@ -118,33 +135,20 @@ class SlotCache(Cache):
         if plan is None:
             raise RuntimeError("a forward pass must be planned: got none. Plan it first.")
         if layer_idx == len(self._rows):
-            self._rows.append(LayerRows(self._empty(key_states), self._empty(value_states)))
+            _, heads, _, width = key_states.shape
+            empty = (self._zeros(heads=heads, width=width) for _ in range(2))
+            self._rows.append(LayerRows(*empty))
         layer = self._rows[layer_idx]
         _write(layer.keys, key_states, plan)
         _write(layer.values, value_states, plan)
-        if plan.visible is None:
+        if not plan.num_visible:
             return key_states, value_states
-        keys = self._read(layer.keys, key_states, plan.visible)
-        return keys, self._read(layer.values, value_states, plan.visible)
-
-    def _empty(self, states: torch.Tensor) -> torch.Tensor:
-        return _zeros(self._num_slots * self._capacity, states.shape[1] * states.shape[3])
-
-    def _read(
-        self, rows: torch.Tensor, states: torch.Tensor, visible: tuple[int, int]
-    ) -> torch.Tensor:
-        shape = (self._num_slots, self._capacity, states.shape[1], states.shape[3])
-        return rows.view(shape)[: visible[0], : visible[1]].transpose(1, 2)
-
-
-def _zeros(*shape: int) -> torch.Tensor:
-    # Hidden places are multiplied by 0, so they may not be NaN; numpy's zeros take no memory
-    # until they are written.
-    return torch.from_numpy(np.zeros(shape, np.float32))
+        live = slice(len(plan.slots)), slice(None), slice(plan.num_visible)
+        return layer.keys[live], layer.values[live]
 
 
 def _write(rows: torch.Tensor, states: torch.Tensor, plan: WritePlan) -> None:
-    by_token = states.transpose(1, 2)
     if plan.sources is not None:
-        by_token = by_token[plan.sources]
-    rows.index_copy_(0, plan.targets, by_token.reshape(-1, rows.shape[1]))
+        states = states[plan.sources]
+    width = rows.shape[-1]
+    rows.view(-1, width).index_copy_(0, plan.targets_in(rows), states.reshape(-1, width))

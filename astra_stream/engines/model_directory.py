@@ -18,7 +18,7 @@ DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32
 BF16_SHIFT = 16
 
 
-def build_model(directory: Path) -> torch.nn.Module:
+def build_model(directory: Path) -> Any:
     """Make the directory's model in float32, its parameters not yet set.
 
     Raises:

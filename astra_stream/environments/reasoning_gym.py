@@ -1,14 +1,13 @@
 """Tasks of the reasoning-gym package, judged by the task's own scoring."""
 
 import functools
-import importlib
 import json
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from astra_stream.environments.interface import Step
+from astra_stream.environments.tasks import import_reasoning_gym
 from astra_stream.environments.verifiable import reward_step
 from astra_stream.errors import ConfigError
 from astra_stream.records import ChatMessage, Prompt
@@ -73,9 +72,7 @@ def score_function(task: str) -> Score:
         ConfigError: The package is missing, or has no task of that name.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            gym = importlib.import_module("reasoning_gym")
+        gym = import_reasoning_gym()
     except ImportError as error:
         raise ConfigError(
             "environment reasoning_gym must have its package: got no module reasoning_gym. "

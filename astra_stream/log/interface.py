@@ -143,7 +143,7 @@ class Transaction(Protocol):
         """Move the reader's group to these positions with this transaction.
 
         Raises:
-            FencedError: The group has given one of these partitions to another member.
+            RebalancedError: The group has given one of these partitions to another member.
         """
         ...
 
@@ -158,7 +158,8 @@ class Writer(Protocol):
         asked for and all else is undone: end the process, and let the next one read what stands.
 
         Raises:
-            FencedError: A newer writer holds the id, or the group's generation has moved on.
+            FencedError: A newer writer holds the id.
+            RebalancedError: The group has moved on; write again what is still owned.
             TransientError: The log cannot be reached within the deadline.
         """
         ...

@@ -26,14 +26,19 @@ FENCED = frozenset(
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.TRANSACTION_COORDINATOR_FENCED,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.FENCED_MEMBER_EPOCH,
-        KafkaError.STALE_MEMBER_EPOCH,
         KafkaError.FENCED_INSTANCE_ID,
         KafkaError.UNRELEASED_INSTANCE_ID,
     }
 )
+REBALANCED = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+    }
+)
+"""The group has moved on; the transaction is aborted and the writer stays usable."""
 REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 UNREACHABLE = REFUSED | {
     KafkaError._TRANSPORT,
@@ -49,6 +54,8 @@ RETRIABLE = UNREACHABLE | {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from astra_stream.errors import AstraStreamError, FencedError
+from astra_stream.errors import AstraStreamError, RebalancedError
 from astra_stream.log.interface import (
     Committed,
     Message,
@@ -75,6 +75,7 @@ class KafkaReader:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._consumer = Consumer(settings)
+        self._metadata: object = self._consumer.consumer_group_metadata()
         self._assigned: set[Partition] = set()
         self._starting: dict[Partition, int] | None = None
         self._paused: set[Partition] = set()
@@ -187,14 +188,18 @@ class KafkaReader:
             self._consumer.close()
 
     def group_metadata(self) -> object:
-        """Proof of membership for a transaction; goes stale, so read it at each use."""
-        return self._consumer.consumer_group_metadata()
+        """Proof of membership for a transaction, as of the last poll.
+
+        The client answers only the thread that polls: asked by another while a poll waits, it was
+        seen to stop the whole process for 15 s. One gone stale fails the transaction, no more.
+        """
+        return self._metadata
 
     def require_owned(self, partitions: Collection[Partition]) -> None:
         """Refuse positions of partitions that the group has taken away."""
         foreign = sorted(str(p) for p in partitions if p not in self._assigned)
         if self._is_member and foreign:
-            raise FencedError(
+            raise RebalancedError(
                 f"group {self.group!r} must still give this reader {foreign}: got another "
                 "member there. Drop the work of partitions that were taken away."
             )

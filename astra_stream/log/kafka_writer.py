@@ -12,7 +12,13 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from astra_stream.errors import AstraStreamError, FencedError, RecordError, TransientError
+from astra_stream.errors import (
+    AstraStreamError,
+    FencedError,
+    RebalancedError,
+    RecordError,
+    TransientError,
+)
 from astra_stream.log.interface import (
     MAX_MESSAGE_BYTES,
     Committed,
@@ -22,6 +28,7 @@ from astra_stream.log.interface import (
 )
 from astra_stream.log.kafka_client import (
     FENCED,
+    REBALANCED,
     Connection,
     Settings,
     error_of,
@@ -68,7 +75,8 @@ class KafkaWriter:
         An empty one asks nothing of the broker.
 
         Raises:
-            FencedError: A newer writer holds the id, or the group's generation has moved on.
+            FencedError: A newer writer holds the id.
+            RebalancedError: The group has moved on; write again what is still owned.
             TransientError: The broker cannot be reached within the deadline, or it aborted the
                 transaction; nothing of an aborted one is visible.
             RecordError: The topic refuses the size of a record.
@@ -132,6 +140,11 @@ class KafkaWriter:
     def refusal(self, verb: str, error: KafkaError) -> AstraStreamError:
         """What an error that no retry changes means to the caller."""
         what = f"{self._name}: {verb}"
+        if error.code() in REBALANCED:
+            return RebalancedError(
+                f"{what} must come from a current member of the group: got {error.name()}. "
+                "Write again what is still owned."
+            )
         if error.fatal() or error.code() in FENCED:
             failure = fenced(what, error)
             if not error.txn_requires_abort():
@@ -203,7 +216,7 @@ class KafkaTransaction:
         """Move the reader's group to these positions with this transaction.
 
         Raises:
-            FencedError: The group has given these partitions to another member.
+            RebalancedError: The group has given these partitions to another member.
         """
         if not isinstance(reader, KafkaReader) or not reader.group:
             raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from astra_stream.clock import Clock, SystemClock
-from astra_stream.errors import FencedError
+from astra_stream.errors import FencedError, RebalancedError
 from astra_stream.log.interface import (
     MAX_MESSAGE_BYTES,
     Committed,
@@ -307,7 +307,7 @@ class MemoryTransaction:
         self, reader: MemoryReader, positions: Mapping[Partition, Committed]
     ) -> None:
         if not reader.may_commit(positions.keys()):
-            raise FencedError(
+            raise RebalancedError(
                 f"group {reader.group!r} must still give this reader "
                 f"{sorted(map(str, positions))}: got another member there. "
                 "Drop the work of partitions that were taken away."

@@ -14,7 +14,7 @@ process, so that this state is never used: the next process is restored from the
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -78,7 +78,7 @@ class ProcessorService:
         logger.info("stopped", extra={"processor": processor.name})
 
     @contextmanager
-    def started(self, processor: Processor) -> Iterator["RunningProcessor"]:
+    def started(self, processor: Processor) -> Generator["RunningProcessor"]:
         """Restore the processor and fence its predecessor; leave the group at the end."""
         changelog = Changelog(self.changelog_topic, writer=str(self.slot))
         writer = self.log.writer(f"{self.group}.{self.slot}")

@@ -110,10 +110,11 @@ async def play_episode(
     Returns:
         A trajectory, also after an error.
     """
-    for attempt in range(max_attempts):
+    attempt = 0
+    trajectory = await _attempt(request, sample_index, player, attempt)
+    while trajectory.retryable and attempt + 1 < max_attempts:
+        attempt += 1
         trajectory = await _attempt(request, sample_index, player, attempt)
-        if not trajectory.retryable:
-            break
     return trajectory
 
 

@@ -17,6 +17,8 @@ class FinishedRequest:
     """A request all of whose samples have a trajectory."""
 
     message: Message
+    holding: PartitionProgress
+    """What ``accept`` gave: the time for which this worker has held the partition."""
     purpose: str
     trajectories: tuple[Trajectory, ...]
 
@@ -42,31 +44,39 @@ class HeldRequests:
             for partition in partitions:
                 self._progress.pop(partition, None)
 
-    def accept(self, message: Message) -> bool:
-        """Say whether a delivered request is to be played: it is not when it was done before."""
+    def accept(self, message: Message) -> PartitionProgress | None:
+        """Take a delivered request, unless it was done before or its partition is gone.
+
+        Returns:
+            What tells this holding of the partition from a later one; None to leave the request.
+        """
         with self.lock:
             progress = self._progress.get(message.source)
             if progress is None or progress.is_done(message.offset):
-                return False
+                return None
             progress.delivered(message.offset)
-            return True
+            return progress
 
-    def is_owned(self, message: Message) -> bool:
-        """Say whether the request's partition is still this worker's."""
+    def is_held(self, message: Message, holding: PartitionProgress) -> bool:
+        """Say whether the request's partition was this worker's ever since it was taken."""
         with self.lock:
-            return message.source in self._progress
+            return self._progress.get(message.source) is holding
 
     def finish(
         self, finished: Collection[FinishedRequest]
     ) -> tuple[list[FinishedRequest], dict[Partition, Committed]]:
-        """Mark requests done.
+        """Mark requests done; doing it again for the same requests changes nothing.
 
         Returns:
-            Those whose partition is still owned, and the positions to commit with them.
+            Those whose partition was held all the time, and the positions to commit with them.
+            The others are played again by whoever was given their partition.
         """
         with self.lock:
-            owned = [one for one in finished if one.message.source in self._progress]
-            for one in owned:
-                self._progress[one.message.source].finished(one.message.offset)
-            touched = {one.message.source for one in owned}
-            return owned, {p: self._progress[p].committed() for p in touched}
+            held = [
+                one for one in finished if self._progress.get(one.message.source) is one.holding
+            ]
+            for one in held:
+                if not one.holding.is_done(one.message.offset):
+                    one.holding.finished(one.message.offset)
+            touched = {one.message.source for one in held}
+            return held, {p: self._progress[p].committed() for p in touched}

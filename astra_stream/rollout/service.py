@@ -22,6 +22,7 @@ from astra_stream.engines.interface import Engine
 from astra_stream.errors import ConfigError, RebalancedError, WeightsError
 from astra_stream.log.codec import Codec
 from astra_stream.log.interface import Log, Message, Reader, Writer
+from astra_stream.log.progress import PartitionProgress
 from astra_stream.records import (
     Evaluation,
     PolicyVersion,
@@ -75,7 +76,9 @@ class RolloutWorker:
     settings: WorkerSettings
     stop: threading.Event
     _held: HeldRequests = field(default_factory=HeldRequests)
-    _running: dict[asyncio.Task[None], Message] = field(default_factory=dict)
+    _running: dict[asyncio.Task[None], tuple[Message, PartitionProgress]] = field(
+        default_factory=dict
+    )
     _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
     _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _recent_failures: list[str] = field(default_factory=list)
@@ -196,8 +199,9 @@ class RolloutWorker:
                 is_paused = wants_pause
             messages = await in_thread(self._requests, self._poll, is_paused)
             for message in messages:
-                if self._held.accept(message):
-                    self._start(message, player)
+                holding = self._held.accept(message)
+                if holding is not None:
+                    self._start(message, holding, player)
             self._give_up_lost()
 
     def _poll(self, is_paused: bool) -> list[Message]:  # noqa: FBT001 - passed to a thread
@@ -205,11 +209,11 @@ class RolloutWorker:
             return self._reader.poll(PAUSED_POLL_S)
         return self._reader.poll(POLL_S, max_messages=8)
 
-    def _start(self, message: Message, player: Player) -> None:
+    def _start(self, message: Message, holding: PartitionProgress, player: Player) -> None:
         request: RolloutRequest = self.codec.decode(message.value or b"")
         self._open_samples += request.num_samples
-        task = asyncio.create_task(self._play(message, request, player))
-        self._running[task] = message
+        task = asyncio.create_task(self._play(message, holding, request, player))
+        self._running[task] = (message, holding)
         task.add_done_callback(lambda ended: self._ended(ended, request.num_samples))
 
     def _ended(self, task: asyncio.Task[None], num_samples: int) -> None:
@@ -217,11 +221,13 @@ class RolloutWorker:
         self._open_samples -= num_samples
 
     def _give_up_lost(self) -> None:
-        for task, message in list(self._running.items()):
-            if not self._held.is_owned(message):
+        for task, (message, holding) in list(self._running.items()):
+            if not self._held.is_held(message, holding):
                 task.cancel()
 
-    async def _play(self, message: Message, request: RolloutRequest, player: Player) -> None:
+    async def _play(
+        self, message: Message, holding: PartitionProgress, request: RolloutRequest, player: Player
+    ) -> None:
         need = request.policies[0]
         async with self._weights_changed:
             await self._weights_changed.wait_for(
@@ -233,7 +239,10 @@ class RolloutWorker:
         )
         await self._finished.put(
             FinishedRequest(
-                message=message, purpose=request.purpose, trajectories=tuple(trajectories)
+                message=message,
+                holding=holding,
+                purpose=request.purpose,
+                trajectories=tuple(trajectories),
             )
         )
 

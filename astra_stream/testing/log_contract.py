@@ -10,7 +10,13 @@ from collections.abc import Collection
 
 import pytest
 
-from astra_stream.errors import AstraStreamError, ConfigError, FencedError, RecordError
+from astra_stream.errors import (
+    AstraStreamError,
+    ConfigError,
+    FencedError,
+    RebalancedError,
+    RecordError,
+)
 from astra_stream.log.interface import (
     FRAMING_BYTES,
     MAX_MESSAGE_BYTES,
@@ -71,7 +77,7 @@ class GroupContract(LogSuite):
         two = self.member(topic)
         poll_until([one, two], two.assignment)
         (lost,) = two.assignment()
-        with pytest.raises(FencedError, match="taken away"), writer.transaction() as txn:
+        with pytest.raises(RebalancedError, match="taken away"), writer.transaction() as txn:
             txn.commit_offsets(one, {lost: Committed(1)})
         with writer.transaction() as txn:
             txn.commit_offsets(two, {lost: Committed(0, "mine")})

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - a test's name states its fact
 """What every store must do; a test file per implementation inherits it and gives the store."""
 
 from concurrent.futures import ThreadPoolExecutor

@@ -76,7 +76,11 @@ class Standing:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         """What ``asdict`` made, after a journey through JSON."""
-        return cls(**{**facts, "version": PolicyVersion(*facts["version"])})
+        return cls(
+            version=PolicyVersion(*facts["version"]),
+            num_samples=facts["num_samples"],
+            num_tokens=facts["num_tokens"],
+        )
 
     def after(self, batch: Batch) -> Self:
         """Where it stands once ``batch`` is trained."""
@@ -315,6 +319,8 @@ class Trainer:
                 standing = standing.after(read.batch)
                 if standing.version.number == self._newest.version.number:
                     break
+        if self._stop.is_set():
+            return standing
         return self._compare(standing)
 
     def _compare(self, standing: Standing) -> Standing:

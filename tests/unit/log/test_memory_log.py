@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_stream.clock import FixedClock
-from astra_stream.errors import FencedError, TransientError
+from astra_stream.errors import RebalancedError, TransientError
 from astra_stream.log.interface import Committed, Partition
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.memory_state import balance
@@ -69,7 +69,7 @@ def test_an_evicted_member_commits_nothing_and_joins_again() -> None:
     reader = log.subscribe(["t"], group="g", on_revoked=lost.extend)
     reader.poll(0.0)
     reader.expire()
-    with pytest.raises(FencedError, match="taken away"), log.writer("w").transaction() as txn:
+    with pytest.raises(RebalancedError, match="taken away"), log.writer("w").transaction() as txn:
         txn.commit_offsets(reader, {Partition("t", 0): Committed(1)})
     reader.poll(0.0)
     assert sorted(lost) == [Partition("t", 0), Partition("t", 1)]
@@ -87,7 +87,7 @@ def test_a_member_evicted_within_a_transaction_makes_it_fail_whole() -> None:
             txn.commit_offsets(reader, {Partition("t", 0): Committed(1)})
             reader.expire()
 
-    with pytest.raises(FencedError):
+    with pytest.raises(RebalancedError):
         be_evicted()
     assert log.records("out") == []
 

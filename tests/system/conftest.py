@@ -1,0 +1,319 @@
+"""Small runs of the real services on the shared broker and store, and what must hold of each."""
+
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra_stream.cli.connect import open_admin, open_log
+from astra_stream.cli.run import LocalRun
+from astra_stream.cli.topics import apply_topics
+from astra_stream.cli.validation import validate_run
+from astra_stream.clock import SystemClock
+from astra_stream.config import RunConfig, load_run
+from astra_stream.connectors.loading import load_into
+from astra_stream.declarations import declared
+from astra_stream.local import Stack, StackInfo, Supervisor
+from astra_stream.log.codec import Codec
+from astra_stream.log.interface import Log, Message
+from astra_stream.log.names import TopicNames
+from astra_stream.log.reading import read_to_end
+from astra_stream.records import BatchSlice, Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "arithmetic"
+POLICY = "main"
+WAIT_S = 150.0
+"""How long a test waits for one thing; generous, since the cores may be shared."""
+NUM_PROMPTS = 400
+NUM_HELD_OUT = 60
+CODEC = Codec(declared("schemas"))
+
+SMALL = {
+    "steps": 4,
+    "prompts": {"source": {"use": "jsonl", "path": "sums.jsonl", "held_out": NUM_HELD_OUT}},
+    "rollout": {
+        "engine": {"use": "transformers", "slots": 32},
+        "environment": {"use": "verifiable", "match": "exact"},
+        "sampling": {"temperature": 1.0, "max_new_tokens": 6},
+        "group_size": 4,
+    },
+    "policies": {
+        POLICY: {
+            "model": str(EXAMPLE / "model"),
+            "max_staleness": 2,
+            "pipeline": [{"use": "drop_uniform"}],
+            "batch": {"groups": 4, "row_tokens": 128},
+            "optimizer": {"lr": 1e-4},
+            "checkpoint": {"every": 3},
+        }
+    },
+}
+"""A run of seconds; tests say what differs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What ``SharedRun.audit`` found, for what a test asks beyond it."""
+
+    num_groups: int
+    trained: list[Outcome]
+    dropped: list[Outcome]
+    root_hashes: list[str]
+    """By version, from 0."""
+    batches: list[BatchSlice]
+
+
+@dataclass(kw_only=True)
+class SharedRun:
+    """A run whose services are children of the test and whose servers are those of all tests."""
+
+    config: RunConfig
+    directory: Path
+    stack: StackInfo
+    supervisor: Supervisor
+    log: Log
+    names: TopicNames = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = TopicNames(self.config.run)
+
+    @property
+    def services(self) -> dict[str, Any]:
+        return {service.name: service for service in self.local.services()}
+
+    @property
+    def local(self) -> LocalRun:
+        return LocalRun(self.config, self.directory)
+
+    def prepare(self) -> None:
+        """Make the topics and load the prompts, as ``astra run`` does."""
+        _, prompts = validate_run(self.config, file="run.json")
+        with closing(open_admin(self.config, self.stack)) as admin:
+            apply_topics(self.config, admin)
+        writer_id = self.names.group("prompts")
+        load_into(self.log, CODEC, self.names.prompts, prompts, writer_id=writer_id)
+
+    def start(self, *names: str) -> None:
+        """Start these services, or all."""
+        services = self.services
+        for name in names or services:
+            self.supervisor.start(services[name])
+
+    def start_worker(self, slot: int) -> str:
+        """Start a further rollout worker and return its name."""
+        first = self.services["rollout-0"]
+        argv = tuple(str(slot) if word == "0" else word for word in first.argv)
+        name = f"rollout-{slot}"
+        self.supervisor.start(type(first)(name=name, argv=argv, env=first.env))
+        return name
+
+    def finish(self) -> dict[str, int]:
+        """Wait until all services have ended; their exit codes."""
+        ends_s = time.monotonic() + WAIT_S
+        for name in self.supervisor.pids():
+            left_s = max(0.0, ends_s - time.monotonic())
+            if not self.supervisor.has_ended(name, within_s=left_s):
+                tails = {n: self.supervisor.log_tail(n) for n in self.supervisor.pids()}
+                pytest.fail(f"{name} must end within {WAIT_S} s: got {tails}")
+        return self.supervisor.wait()
+
+    def messages(self, topic: str) -> list[Message]:
+        """Every committed record of a topic, by partition and offset."""
+        found = read_to_end(self.log, topic, clock=SystemClock())
+        return sorted(found, key=lambda message: (message.partition, message.offset))
+
+    def records(self, topic: str) -> list[Any]:
+        return [CODEC.decode(message.value) for message in self.messages(topic)]
+
+    def wait_for(self, topic: str, is_it: Callable[[Any], bool]) -> Message:
+        """Follow a topic from its beginning until a record is the one that is waited for."""
+        ends_s = time.monotonic() + WAIT_S
+        with closing(self.log.assign([topic])) as reader:
+            while time.monotonic() < ends_s:
+                for message in reader.poll(1.0):
+                    if is_it(CODEC.decode(message.value)):
+                        return message
+        tails = {n: self.supervisor.log_tail(n) for n in self.supervisor.pids()}
+        pytest.fail(f"{topic} must have the record within {WAIT_S} s: got {tails}")
+
+    def wait_for_version(self, number: int) -> Message:
+        topic = self.names.weights(POLICY)
+        return self.wait_for(topic, lambda record: record.version.number >= number)
+
+    def audit(self, *, steps: int) -> Audit:
+        """Assert that every group ended once and every version was made once, of fresh samples."""
+        audit = self._audit_groups()
+        announced = self.records(self.names.weights(POLICY))
+        kinds = [a.kind for a in announced]
+        assert kinds == ["snapshot"] * (steps + 1) + ["final"], kinds
+        assert [tuple(a.version) for a in announced[:-1]] == [(0, n) for n in range(steps + 1)]
+        assert [a.batch_id for a in announced[1:-1]] == [f"{POLICY}/{n}" for n in range(steps)]
+        assert self.records(self.names.dead_letters) == []
+        return Audit(**audit, root_hashes=[a.root_hash for a in announced[:-1]])
+
+    def _audit_groups(self) -> dict[str, Any]:
+        requests = self.records(self.names.requests())
+        issued = [r.group_id for r in requests if r.purpose == "train"]
+        assert len(issued) == len(set(issued))
+        outcomes = self.records(self.names.outcomes)
+        ended = Counter(o.group_id for o in outcomes if o.event in ("trained", "dropped"))
+        assert set(ended) == set(issued)
+        assert set(ended.values()) <= {1}, ended.most_common(5)
+        played = [t.trajectory_id for t in self.records(self.names.trajectories(POLICY))]
+        assert len(played) == len(set(played))
+
+        batches = self.records(self.names.batches(POLICY))
+        samples = [s for piece in batches for s in piece.samples]
+        assert len({s.trajectory_id for s in samples}) == len(samples)
+        assert {s.trajectory_id for s in samples} <= set(played)
+        assert all(0 <= s.staleness <= self.config.policy.max_staleness for s in samples)
+        trained = [o for o in outcomes if o.event == "trained"]
+        assert {s.group_id for s in samples} == {o.group_id for o in trained}
+        (closed,) = [o for o in outcomes if o.event == "closed"]
+        assert closed.num_issued == len(issued)
+        dropped = [o for o in outcomes if o.event == "dropped"]
+        return {
+            "num_groups": len(issued),
+            "trained": trained,
+            "dropped": dropped,
+            "batches": batches,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """Makes runs in a directory of the test."""
+
+    directory: Path
+    name: str
+    """Start of the names of its runs, so that tests share a broker and no topic."""
+    get_stack: Callable[[], Stack]
+    closers: list[Callable[[], Any]]
+
+    @property
+    def stack(self) -> Stack:
+        return self.get_stack()
+
+    def file(self, name: str = "", **changes: Any) -> Path:
+        """Write a run file: ``SMALL``, and what differs from it, by dotted keys."""
+        document = copy.deepcopy(SMALL) | {"run": f"{self.name}{name}"}
+        for key, value in changes.items():
+            *tables, last = key.split(".")
+            table = document
+            for part in tables:
+                table = table.setdefault(part, {})
+            table[last] = value
+        directory = self.directory / document["run"]
+        directory.mkdir()
+        document["directory"] = str(self.directory)
+        path = directory / "run.json"
+        path.write_text(json.dumps(document))
+        if not (self.directory / "sums.jsonl").exists():
+            self.write_sums(NUM_PROMPTS)
+        return path
+
+    def write_sums(self, num_prompts: int) -> None:
+        rng = random.Random(7)
+        sums: dict[str, str] = {}
+        while len(sums) < num_prompts:
+            left, right, sign = rng.randint(1, 99), rng.randint(1, 99), rng.choice("+-")
+            result = left + right if sign == "+" else left - right
+            sums[f"{left} {sign} {right}="] = str(result)
+        lines = (json.dumps({"prompt": text, "answer": answer}) for text, answer in sums.items())
+        (self.directory / "sums.jsonl").write_text("\n".join(lines) + "\n")
+
+    def run(self, name: str = "", **changes: Any) -> SharedRun:
+        """A prepared run on the shared servers, of which nothing is started yet."""
+        path = self.file(name, **changes)
+        config = load_run(path)
+        shutil.copy(self.stack.directory / "stack.json", path.parent / "stack.json")
+        supervisor = Supervisor(path.parent / "logs", grace_s=15.0)
+        log = open_log(config, self.stack.info)
+        self.closers.extend([log.close, supervisor.stop])
+        run = SharedRun(
+            config=config,
+            directory=path.parent,
+            stack=self.stack.info,
+            supervisor=supervisor,
+            log=log,
+        )
+        run.prepare()
+        return run
+
+    def shared_servers(self) -> list[str]:
+        """Arguments that make ``astra run`` use the shared servers."""
+        stack = self.stack
+        return [
+            *("--set", f"kafka.bootstrap={stack.bootstrap}"),
+            *("--set", f"store.url={stack.store_url}"),
+            *("--set", f"store.endpoint={stack.s3_endpoint}"),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        stack = self.stack
+        secrets = {
+            "AWS_ACCESS_KEY_ID": stack.s3_access_key,
+            "AWS_SECRET_ACCESS_KEY": stack.s3_secret_key,
+        }
+        return {**os.environ, **secrets, "NO_COLOR": "1", "COLUMNS": "160"}
+
+    def command(self, *words: str | Path) -> list[str]:
+        return [sys.executable, "-m", "astra_stream.cli", *map(str, words)]
+
+    def astra(
+        self, *words: str | Path, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            self.command(*words),
+            check=False,
+            cwd=self.directory,
+            env=env or {**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+
+    def processes(self) -> list[str]:
+        """Command lines of the processes that work in this test's directory."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                where = os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            text = b" ".join(words).decode(errors="replace")
+            if text and (str(self.directory) in text or where.startswith(str(self.directory))):
+                found.append(text)
+        return found
+
+
+@pytest.fixture
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Where a test makes its runs; nothing that it started outlives it."""
+    closers: list[Callable[[], Any]] = []
+    name = request.node.name.removeprefix("test_").partition("[")[0].replace("_", "-")[:40]
+    yield Lab(
+        directory=tmp_path,
+        name=name,
+        get_stack=lambda: request.getfixturevalue("stack"),
+        closers=closers,
+    )
+    for close in reversed(closers):
+        close()
