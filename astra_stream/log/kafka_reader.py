@@ -4,6 +4,7 @@ A partition starts where its group committed, else at its beginning. A position 
 longer has is an error and never a jump: ``auto.offset.reset`` is ``error``.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -76,6 +77,7 @@ class KafkaReader:
         self._on_revoked = on_revoked
         self._consumer = Consumer(settings)
         self._metadata: object = self._consumer.consumer_group_metadata()
+        self._polling = threading.Lock()
         self._assigned: set[Partition] = set()
         self._starting: dict[Partition, int] | None = None
         self._paused: set[Partition] = set()
@@ -109,7 +111,15 @@ class KafkaReader:
         if self._errors:
             raise self._errors.popleft()
         self._start_alone()
-        ends_s = time.monotonic() + timeout_s
+        with self._polling:
+            batch = self._collect(time.monotonic() + timeout_s, max_messages)
+            if self._is_member:
+                self._metadata = self._consumer.consumer_group_metadata()
+        if self._errors and not batch:
+            raise self._errors.popleft()
+        return batch
+
+    def _collect(self, ends_s: float, max_messages: int) -> list[Message]:
         self._batch = []
         while len(self._batch) < max_messages:
             waits_s = 0.0 if self._batch else max(ends_s - time.monotonic(), 0.0)
@@ -120,10 +130,7 @@ class KafkaReader:
                 break
             else:
                 self._require_reachable()
-        batch = self._batch
-        self._batch = []
-        if self._errors and not batch:
-            raise self._errors.popleft()
+        batch, self._batch = self._batch, []
         return batch
 
     def assignment(self) -> frozenset[Partition]:
@@ -188,11 +195,16 @@ class KafkaReader:
             self._consumer.close()
 
     def group_metadata(self) -> object:
-        """Proof of membership for a transaction, as of the last poll.
+        """Proof of membership for a transaction: as of now, or of the last poll while one waits.
 
-        The client answers only the thread that polls: asked by another while a poll waits, it was
-        seen to stop the whole process for 15 s. One gone stale fails the transaction, no more.
+        Asked for while another thread polls, the client was seen to stop the whole process for
+        15 s. A proof gone stale fails the transaction, no more.
         """
+        if self._polling.acquire(blocking=False):
+            try:
+                self._metadata = self._consumer.consumer_group_metadata()
+            finally:
+                self._polling.release()
         return self._metadata
 
     def require_owned(self, partitions: Collection[Partition]) -> None:

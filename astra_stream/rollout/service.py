@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 PAUSED_POLL_S = 0.02
+MAX_MESSAGES = 8
+"""Requests taken at once; few, so that other workers get their share."""
+MAX_POLL_WAIT_S = 5.0
 FAILURES_LOOKED_AT = 32
 """Last episodes of which all must have failed before the worker gives up."""
 
@@ -82,6 +85,8 @@ class RolloutWorker:
     _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
     _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _recent_failures: list[str] = field(default_factory=list)
+    _polled: threading.Condition = field(default_factory=threading.Condition)
+    _num_polls: int = 0
     _open_samples: int = 0
     _is_over: bool = False
 
@@ -205,9 +210,18 @@ class RolloutWorker:
             self._give_up_lost()
 
     def _poll(self, is_paused: bool) -> list[Message]:  # noqa: FBT001 - passed to a thread
-        if is_paused:
-            return self._reader.poll(PAUSED_POLL_S)
-        return self._reader.poll(POLL_S, max_messages=8)
+        timeout_s = PAUSED_POLL_S if is_paused else POLL_S
+        messages = self._reader.poll(timeout_s, max_messages=MAX_MESSAGES)
+        with self._polled:
+            self._num_polls += 1
+            self._polled.notify_all()
+        return messages
+
+    def _wait_for_a_poll(self) -> None:
+        """Wait until a poll has begun and ended since: it brings the group's new generation."""
+        with self._polled:
+            enough = self._num_polls + 2
+            self._polled.wait_for(lambda: self._num_polls >= enough, MAX_POLL_WAIT_S)
 
     def _start(self, message: Message, holding: PartitionProgress, player: Player) -> None:
         request: RolloutRequest = self.codec.decode(message.value or b"")
@@ -284,7 +298,8 @@ class RolloutWorker:
                             txn.write(topic, key, self.codec.encode(trajectory))
                     txn.commit_offsets(self._reader, positions)
             except RebalancedError:
-                logger.info("group moved on, writing again what is still owned")
+                logger.info("group moved on, writing again what is still held")
+                self._wait_for_a_poll()
             else:
                 return
 
