@@ -1,5 +1,6 @@
 """Runs ``astra run`` as a user does, and reads what it came to."""
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,20 +20,24 @@ def finished_run(
     Args:
         run_file: Relative to the top of the checkout.
         overrides: Key of the run file to value.
-        runs: Where the run's directory stays; None removes it.
+        runs: Where the run's directory stays; None removes it, unless it fails.
     """
-    with tempfile.TemporaryDirectory(prefix="astra-bench-") as scratch:
-        directory = runs.absolute() if runs else Path(scratch)
-        before = set(directory.glob("*"))
-        argv = [sys.executable, "-m", "astra_stream.cli", "run", run_file]
-        argv += ["--runs", str(directory), "--json"]
-        for key, value in overrides.items():
-            argv += ["--set", f"{key}={value}"]
-        done = subprocess.run(argv, cwd=ROOT, stdout=sys.stderr, check=False)
-        if done.returncode:
-            raise SystemExit(f"astra run {run_file} must end with 0: got {done.returncode}")
-        (made,) = set(directory.glob("*")) - before
-        return summary_of(made)
+    directory = runs.absolute() if runs else Path(tempfile.mkdtemp(prefix="astra-bench-"))
+    before = set(directory.glob("*"))
+    argv = [sys.executable, "-m", "astra_stream.cli", "run", run_file]
+    argv += ["--runs", str(directory), "--json"]
+    for key, value in overrides.items():
+        argv += ["--set", f"{key}={value}"]
+    done = subprocess.run(argv, cwd=ROOT, stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise SystemExit(
+            f"astra run {run_file} must end with 0: got {done.returncode}. See {directory}."
+        )
+    (made,) = set(directory.glob("*")) - before
+    summary = summary_of(made)
+    if runs is None:
+        shutil.rmtree(directory, ignore_errors=True)
+    return summary
 
 
 def summary_of(directory: Path) -> Summary:

@@ -4,6 +4,7 @@ Token ids are never decoded and encoded again: a further turn is encoded alone, 
 writes between a reply and the next one.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from astra_stream.records import ChatMessage
 
 PROBE = (ChatMessage(role="user", content="question"),)
 """Conversation before the reply whose continuation is asked for; what it says does not matter."""
+
+OPENINGS_KEPT = 256
 
 
 class ChatTokenizer:
@@ -48,6 +51,8 @@ class ChatTokenizer:
         digest = hashlib.sha256(path.read_bytes())
         digest.update(template.encode())
         self._fingerprint = digest.hexdigest()
+        # A group's samples begin alike: most openings were asked for a moment ago.
+        self._cached_opening = functools.lru_cache(OPENINGS_KEPT)(self._encode_opening)
 
     @property
     def fingerprint(self) -> str:
@@ -68,7 +73,12 @@ class ChatTokenizer:
         Returns:
             [T] int32 token ids, ending where the reply begins.
         """
-        return self._encode(self._render(messages))
+        return self._cached_opening(tuple(messages))
+
+    def _encode_opening(self, messages: tuple[ChatMessage, ...]) -> np.ndarray:
+        tokens = self._encode(self._render(messages))
+        tokens.flags.writeable = False
+        return tokens
 
     def continuation(
         self,

@@ -281,6 +281,7 @@ def _settings(connection: Connection, transactional_id: str) -> Settings:
         "compression.level": 1,
         "partitioner": "murmur2_random",
         "linger.ms": 0,
+        "delivery.report.only.error": True,
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": QUEUE_KBYTES,
         "queue.buffering.max.messages": 1_000_000,

@@ -5,8 +5,10 @@ reward is not valid: an infrastructure failure is no reward of 0.
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -202,7 +204,7 @@ def _trajectory(
         reward_valid=is_valid,
         status=status,
         error_kind=type(error).__name__ if error else "",
-        error=str(error) if error else "",
+        error=error_text(error) if error else "",
         retryable=isinstance(error, TransientError),
         sampling=request.sampling,
         tokenizer_hash=player.chat.fingerprint,
@@ -213,3 +215,14 @@ def _trajectory(
         finished_at_s=player.clock.now_s(),
         worker=player.worker,
     )
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, and the function and line that raised it.
+
+    The place is what tells a user which of their functions it was.
+    """
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.name} at {Path(frame.filename).name}:{frame.lineno}"
+    said = str(error).rstrip(".")
+    return f"{said}, raised by {place}" if said else f"raised by {place}"

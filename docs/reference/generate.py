@@ -78,7 +78,7 @@ def topics() -> str:
         "",
         NOTICE,
         "Declared in `topics/*.toml`, made by `astra topics apply RUN.toml` (`astra run` does it).",
-        "`<run>` is the run's name, `<policy>` the policy's, and `<pool>` is `main`. Every field of",
+        "`<run>` is the run's name, `<policy>` the policy's, `<pool>` is `main`. Each field of",
         "a record is described in `schemas/<record>.avsc`. Replication is the broker's default.",
         "",
     ]

@@ -2,10 +2,11 @@
 
     python examples/arithmetic/make_model.py
 
-It learns from wrong labels on purpose. Most answers that it is shown are wrong: where a sum carries,
-the pupil forgets the carry more often than not; elsewhere the answer is often another sum's. So the
-skill is in the model and greedy decoding still fails on most carries: what reinforcement learning
-has to find is in reach of a few samples. No text of the run's held-out split is used.
+It learns from wrong labels on purpose. Most answers that it is shown are wrong: where a sum
+carries, the pupil forgets the carry more often than not; elsewhere the answer is often another
+sum's. So the skill is in the model and greedy decoding still fails on most carries: what
+reinforcement learning has to find is in reach of a few samples. No text of the run's held-out split
+is used.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def batch_of_sums(tokenizer, rng: random.Random, held_out: set[str], size: int):
     for _ in range(size):
         a, sign, b = draw_sum(rng, held_out)
         prompt = tokenizer(f"{a}{'+' if sign > 0 else '-'}{b}=").input_ids
-        answer = tokenizer(str(careless_answer(a, sign, b, rng))).input_ids + [EOS]
+        answer = [*tokenizer(str(careless_answer(a, sign, b, rng))).input_ids, EOS]
         rows.append((prompt, answer))
     width = max(len(prompt) + len(answer) for prompt, answer in rows)
     ids = torch.full((size, width), PAD)
@@ -117,7 +118,7 @@ def held_out_texts() -> set[str]:
 
     run = tomllib.loads((HERE / "run.toml").read_text())
     prompts = load_prompts(**run["prompts"]["source"])
-    return {p.messages[-1]["content"] for p in prompts if p.split == "held_out"}
+    return {p.messages[-1].content for p in prompts if p.split == "held_out"}
 
 
 def main() -> None:
@@ -148,7 +149,8 @@ def main() -> None:
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            print(f"step {step}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
+            elapsed_s = time.monotonic() - started
+            print(f"step {step}  loss {loss.item():.3f}  {elapsed_s:.0f} s", flush=True)
     model.to(torch.bfloat16).save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)
 

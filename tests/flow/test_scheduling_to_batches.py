@@ -1,7 +1,7 @@
-"""Scheduler, pipeline and assembler on the memory log, with a worker and a trainer played by hand."""
+"""Scheduler, pipeline and assembler on the memory log; a test plays the worker and the trainer."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -19,14 +19,14 @@ from astra_stream.declarations import declared
 from astra_stream.log.codec import Codec
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
+from astra_stream.log.processor import Processor
 from astra_stream.processing.assembler import Assembler, AssemblerSettings
 from astra_stream.processing.pipeline import DeadLetters, Pipeline, Stage
 from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
 from astra_stream.processing.service import ProcessorService, RunningProcessor
-from astra_stream.records import Outcome, Prompt, RolloutRequest, Sampling
+from astra_stream.records import Outcome, PolicyVersion, Prompt, RolloutRequest, Sampling
 from astra_stream.testing.builders import make_prompt, make_trajectory
 from astra_stream.training.batches import require_trainable, trained_outcomes
-from astra_stream.records import PolicyVersion
 
 CODEC = Codec(declared("schemas"))
 TOPICS = TopicNames("t")
@@ -42,24 +42,43 @@ class Loop:
     running: dict[str, RunningProcessor]
     rng: np.random.Generator
     p_uniform: float
+    max_staleness: int
     version: int = 0
     unplayed: list[RolloutRequest] = field(default_factory=list)
     is_done: set[str] = field(default_factory=set)
     most_open: int = 0
 
+    def __post_init__(self) -> None:
+        self.worker, self.trainer = self.log.writer("worker"), self.log.writer("trainer")
+        self.requests = self.log.assign([TOPICS.requests()])
+        self.batches = self.log.assign([TOPICS.batches(POLICY)])
+
+    def turn_one_of(self, names: Sequence[str]) -> bool:
+        """Turn a processor, the worker or the trainer; say whether the last batch is trained."""
+        choice = int(self.rng.integers(len(names) + 2))
+        if choice < len(names):
+            self.turn(names[choice])
+        elif choice == len(names):
+            self.play()
+        else:
+            return self.train()
+        if self.rng.random() < 0.05:
+            self.most_open = max(self.most_open, count_open(self.log))
+        return False
+
     def turn(self, name: str) -> None:
         if name not in self.is_done and not self.running[name].turn(0.0):
             self.is_done.add(name)
 
-    def play(self, writer, requests) -> None:
-        self.unplayed += [CODEC.decode(m.value) for m in requests.poll(0.0)]
+    def play(self) -> None:
+        self.unplayed += [CODEC.decode(m.value) for m in self.requests.poll(0.0)]
         ready = [r for r in self.unplayed if r.policies[0].min_version.number <= self.version]
         if not ready:
             return
         request = ready[int(self.rng.integers(len(ready)))]
         self.unplayed.remove(request)
         uniform = self.rng.random() < self.p_uniform
-        with writer.transaction() as txn:
+        with self.worker.transaction() as txn:
             for index in range(request.num_samples):
                 reward = 1.0 if uniform else float(index % 2)
                 trajectory = make_trajectory(
@@ -76,17 +95,17 @@ class Loop:
                     CODEC.encode(trajectory),
                 )
 
-    def train(self, writer, batches, max_staleness: int) -> bool:
+    def train(self) -> bool:
         """Train one batch; say whether it was the last."""
-        messages = batches.poll(0.0, max_messages=1)
+        messages = self.batches.poll(0.0, max_messages=1)
         if not messages:
             return False
         batch = join_slices([CODEC.decode(messages[0].value)])
         if batch.samples:
             version = PolicyVersion(0, self.version)
-            require_trainable(batch, version, max_staleness=max_staleness)
+            require_trainable(batch, version, max_staleness=self.max_staleness)
             self.version += 1
-            with writer.transaction() as txn:
+            with self.trainer.transaction() as txn:
                 for outcome in trained_outcomes(batch, at_s=0.0):
                     key = outcome.prompt_id.encode()
                     txn.write(TOPICS.outcomes, key, CODEC.encode(outcome))
@@ -175,6 +194,49 @@ def make_pipeline():
     )
 
 
+@dataclass
+class Services:
+    """The three processors, each of which a test may end and start again."""
+
+    log: MemoryLog
+    makers: dict[str, Callable[[], tuple[ProcessorService, Processor]]]
+    running: dict[str, RunningProcessor] = field(default_factory=dict)
+    closing: dict[str, ExitStack] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        made, processor = self.makers[name]()
+        self.closing[name] = ExitStack()
+        self.running[name] = self.closing[name].enter_context(made.started(processor))
+
+    def restart(self, name: str) -> None:
+        self.closing[name].close()
+        self.start(name)
+
+    def close(self) -> None:
+        for stack in self.closing.values():
+            stack.close()
+
+
+def make_services(log: MemoryLog, rule: AdmissionRule, **scheduler) -> Services:
+    played = [TOPICS.trajectories(POLICY)]
+    assembled = [TOPICS.requests(), TOPICS.groups(POLICY), TOPICS.outcomes]
+    makers = {
+        "scheduler": lambda: (
+            service(log, "scheduler", [TOPICS.prompts, TOPICS.outcomes]),
+            make_scheduler(log, rule, **scheduler),
+        ),
+        "pipeline": lambda: (
+            service(log, "pipeline", played, is_singleton=False),
+            make_pipeline(),
+        ),
+        "assembler": lambda: (service(log, "assembler", assembled), make_assembler(rule)),
+    }
+    services = Services(log, makers)
+    for name in makers:
+        services.start(name)
+    return services
+
+
 def run_loop(
     rule: AdmissionRule,
     *,
@@ -187,52 +249,19 @@ def run_loop(
     """Turn services in random order until the last batch; restart one now and then."""
     log = make_log(num_prompts)
     rng = np.random.default_rng(seed)
-    makers = {
-        "scheduler": lambda: (
-            service(log, "scheduler", [TOPICS.prompts, TOPICS.outcomes]),
-            make_scheduler(log, rule, **scheduler),
-        ),
-        "pipeline": lambda: (
-            service(log, "pipeline", [TOPICS.trajectories(POLICY)], is_singleton=False),
-            make_pipeline(),
-        ),
-        "assembler": lambda: (
-            service(
-                log, "assembler", [TOPICS.requests(), TOPICS.groups(POLICY), TOPICS.outcomes]
-            ),
-            make_assembler(rule),
-        ),
-    }
-    open_stacks = {name: ExitStack() for name in makers}
-
-    def start(name: str) -> RunningProcessor:
-        made, processor = makers[name]()
-        return open_stacks[name].enter_context(made.started(processor))
-
-    loop = Loop(log, {name: start(name) for name in makers}, rng, p_uniform)
-    worker, trainer = log.writer("worker"), log.writer("trainer")
-    requests = log.assign([TOPICS.requests()])
-    batches = log.assign([TOPICS.batches(POLICY)])
+    services = make_services(log, rule, **scheduler)
+    names = list(services.makers)
+    loop = Loop(log, services.running, rng, p_uniform, rule.max_staleness)
     for turn in range(20_000):
         if restart_every and turn % restart_every == restart_every - 1:
-            name = list(makers)[int(rng.integers(3))]
-            open_stacks[name].close()
-            loop.running[name] = start(name)
-        what = int(rng.integers(5))
-        if what < 3:
-            loop.turn(list(makers)[what])
-        elif what == 3:
-            loop.play(worker, requests)
-        elif loop.train(trainer, batches, rule.max_staleness):
+            services.restart(names[int(rng.integers(3))])
+        if loop.turn_one_of(names):
             break
-        if turn % 20 == 0:
-            loop.most_open = max(loop.most_open, count_open(log))
     else:
         pytest.fail(f"the loop must end: got stuck at version {loop.version}")
-    for name in ("pipeline", "scheduler", "assembler"):
+    for name in names:
         loop.turn(name)
-    for stack in open_stacks.values():
-        stack.close()
+    services.close()
     return log, loop
 
 
@@ -319,7 +348,7 @@ def test_a_record_that_does_not_decode_is_a_dead_letter_and_the_flow_goes_on():
 
 
 def test_a_stage_that_raises_drops_the_group_and_keeps_the_record():
-    def broken(group):
+    def broken(_group):
         raise ZeroDivisionError("by design")
 
     log = make_log(1)

@@ -35,7 +35,7 @@ from astra_stream.records import BatchSlice, Outcome
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "arithmetic"
 POLICY = "main"
-WAIT_S = 150.0
+WAIT_S = 400.0
 """How long a test waits for one thing; generous, since the cores may be shared."""
 NUM_PROMPTS = 400
 NUM_HELD_OUT = 60
@@ -202,6 +202,7 @@ class Lab:
     """Start of the names of its runs, so that tests share a broker and no topic."""
     get_stack: Callable[[], Stack]
     closers: list[Callable[[], Any]]
+    example: Path = EXAMPLE
 
     @property
     def stack(self) -> Stack:
@@ -284,24 +285,26 @@ class Lab:
             env=env or {**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=500,
         )
 
-    def processes(self) -> list[str]:
-        """Command lines of the processes that work in this test's directory."""
-        found = []
+    def pids(self) -> dict[int, str]:
+        """Processes that work in this test's directory, with their command lines."""
+        found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_text(errors="replace")
                 where = os.readlink(entry / "cwd")
             except OSError:
                 continue
-            text = b" ".join(words).decode(errors="replace")
-            if text and (str(self.directory) in text or where.startswith(str(self.directory))):
-                found.append(text)
+            if words and (str(self.directory) in words or where.startswith(str(self.directory))):
+                found[int(entry.name)] = words.replace("\0", " ")
         return found
+
+    def processes(self) -> list[str]:
+        return list(self.pids().values())
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""Any one service, or the broker, is killed while a run goes on: nothing is lost or done twice."""
+
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+KILLED_AT = {1: "scheduler", 2: "pipeline", 4: "assembler", 5: "rollout-0", 7: "evaluator"}
+"""Version whose announcement is the signal, and who dies."""
+
+
+def died(run):
+    return {event.name for event in run.supervisor.exits() if event.code == -signal.SIGKILL}
+
+
+def test_every_service_is_killed_once_and_every_sample_has_one_outcome(lab):
+    changes = {"prompts.source.held_out": 10, "evaluate": {"every": 4}}
+    run = lab.run(steps=14, **changes)
+    run.start()
+    for version, name in KILLED_AT.items():
+        run.wait_for_version(version)
+        run.supervisor.kill(name)
+    run.wait_for_version(9)
+    run.supervisor.kill("train")
+    codes = run.finish()
+    assert set(codes.values()) == {0}, codes
+    assert died(run) == {*KILLED_AT.values(), "train"}
+    audit = run.audit(steps=14)
+    assert len(audit.trained) == 14 * 4
+    evaluated = [e.requested_version.number for e in run.records(run.names.evaluations)]
+    assert evaluated == sorted(set(evaluated))
+    assert {0, 14} <= set(evaluated)
+
+
+def test_a_killed_broker_comes_back_and_the_run_with_it(lab):
+    run = lab.run(steps=6)
+    run.start()
+    run.wait_for_version(2)
+    lab.stack.supervisor.kill("kafka")
+    codes = run.finish()
+    assert set(codes.values()) == {0}, codes
+    run.audit(steps=6)

@@ -1,0 +1,113 @@
+"""Which requests a worker plays, and what may be committed of them."""
+
+import pytest
+
+from astra_stream.log.interface import Message, Partition
+from astra_stream.log.memory import MemoryLog
+from astra_stream.rollout.requests import FinishedRequest, HeldRequests
+
+TOPIC = "requests"
+
+
+@pytest.fixture
+def log():
+    log = MemoryLog({TOPIC: 2})
+    with log.writer("w").transaction() as txn:
+        for number in range(8):
+            txn.write(TOPIC, None, str(number).encode(), partition=number % 2)
+    return log
+
+
+def subscribe(log):
+    """A reader whose partitions are held, and what it was delivered."""
+    held = HeldRequests()
+    reader = log.subscribe(
+        [TOPIC],
+        group="g",
+        on_assigned=lambda gained: held.gained(reader, gained),
+        on_revoked=held.lost,
+    )
+    return reader, held, reader.poll(0.0)
+
+
+def accepted(held, messages):
+    """The requests that are to be played, as they are once finished."""
+    taken = ((message, held.accept(message)) for message in messages)
+    return [
+        FinishedRequest(message=message, holding=holding, purpose="train", trajectories=())
+        for message, holding in taken
+        if holding is not None
+    ]
+
+
+def commit(log, reader, held, finished):
+    _, positions = held.finish(finished)
+    with log.writer("worker").transaction() as txn:
+        txn.commit_offsets(reader, positions)
+
+
+def of_partition(requests, index):
+    return [one for one in requests if one.message.partition == index]
+
+
+def offsets(requests):
+    return [one.message.offset for one in requests]
+
+
+def test_every_delivered_request_is_played(log):
+    _, held, messages = subscribe(log)
+    assert len(accepted(held, messages)) == 8
+
+
+def test_a_request_of_a_partition_that_is_not_held_is_not_played():
+    held = HeldRequests()
+    assert held.accept(Message(TOPIC, 0, 0, None, b"", 0)) is None
+
+
+def test_what_ended_out_of_order_is_not_played_again_after_a_restart(log):
+    reader, held, messages = subscribe(log)
+    first, second, third, fourth = of_partition(accepted(held, messages), 0)
+    commit(log, reader, held, [second, fourth])
+    reader.close()
+
+    _, held, messages = subscribe(log)
+    again = accepted(held, messages)
+    assert offsets(of_partition(again, 0)) == offsets([first, third])
+    assert len(of_partition(again, 1)) == 4
+
+
+def test_the_position_moves_past_all_that_is_done_in_a_row(log):
+    _, held, messages = subscribe(log)
+    first, second, *_ = of_partition(accepted(held, messages), 1)
+    _, positions = held.finish([second])
+    assert positions[Partition(TOPIC, 1)].offset == first.message.offset
+    _, positions = held.finish([first])
+    assert positions[Partition(TOPIC, 1)].offset == second.message.offset + 1
+    assert positions[Partition(TOPIC, 1)].metadata == ""
+
+
+def test_a_transaction_written_again_takes_the_same_positions(log):
+    _, held, messages = subscribe(log)
+    requests = accepted(held, messages)
+    assert held.finish(requests[1:3]) == held.finish(requests[1:3])
+
+
+def test_what_was_lost_is_neither_held_nor_written(log):
+    _, held, messages = subscribe(log)
+    requests = accepted(held, messages)
+    held.lost([Partition(TOPIC, 0)])
+    kept, positions = held.finish(requests)
+    assert {one.message.partition for one in kept} == {1}
+    assert positions.keys() == {Partition(TOPIC, 1)}
+    (lost, *_) = of_partition(requests, 0)
+    assert not held.is_held(lost.message, lost.holding)
+
+
+def test_what_was_lost_and_gained_again_is_left_to_the_later_holding(log):
+    reader, held, messages = subscribe(log)
+    before = of_partition(accepted(held, messages), 0)
+    held.lost([Partition(TOPIC, 0)])
+    held.gained(reader, [Partition(TOPIC, 0)])
+    assert held.finish(before) == ([], {})
+    after = accepted(held, [one.message for one in before])
+    assert offsets(held.finish(after)[0]) == offsets(before)
