@@ -60,10 +60,10 @@ class Seconds(NamedTuple):
 def main() -> None:
     arguments = report.parser(QUESTION)
     arguments.add_argument("--model", type=Path, help="Hugging Face directory")
-    arguments.add_argument("--prompts", type=int, default=384)
+    arguments.add_argument("--prompts", type=int, default=256)
     arguments.add_argument("--prompt-tokens", type=int, default=16)
-    arguments.add_argument("--max-new-tokens", type=int, default=128)
-    arguments.add_argument("--slots", type=int, default=64)
+    arguments.add_argument("--max-new-tokens", type=int, default=96)
+    arguments.add_argument("--slots", type=int, default=32)
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--rounds", type=int, default=2)
     options = arguments.parse_args()

@@ -32,6 +32,24 @@ class AdmissionRule:
         return max(0, ahead * self.groups_per_batch - num_open)
 
 
+def fits_later(
+    versions: Sequence[int], *, next_version: int, groups_per_batch: int, max_staleness: int
+) -> bool:
+    """Say whether batches from ``next_version`` on can take every group before it expires.
+
+    Args:
+        versions: Oldest version of each group that is left, in any order.
+        next_version: Version that the first of those batches trains.
+        groups_per_batch: Groups that each takes.
+        max_staleness: Versions that may lie between sampling and training.
+    """
+    for place, version in enumerate(sorted(versions)):
+        trains = next_version + place // groups_per_batch
+        if trains - version > max_staleness:
+            return False
+    return True
+
+
 def least_loaded(loads: Sequence[int]) -> int:
     """Index of the smallest load; of equal ones, the first."""
     return min(range(len(loads)), key=loads.__getitem__)

@@ -272,5 +272,6 @@ def make_backend(parts: Parts, num_threads: int) -> "TorchBackend":
         tokens_per_micro_batch=policy.trainer.tokens_per_micro_batch,
         num_threads=num_threads,
         seed=parts.config.seed,
+        reference_directory=policy.reference,
         **policy.optimizer.model_dump(),
     )

@@ -181,6 +181,7 @@ def evaluate(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirect
             num_samples=table.samples,
             sampling=assembly.evaluation_sampling(config),
             num_partitions=parts.log.num_partitions(topics.requests()),
+            deadline_s=config.rollout.episode_timeout,
             max_prompts=table.prompts,
         )
         evaluator = Evaluator(

@@ -273,13 +273,6 @@ class OptimizerConfig(Table):
         return value
 
 
-class PublishConfig(Table):
-    """How versions reach the store."""
-
-    snapshot_every: int = Field(default=50, ge=1)
-    """Versions between whole snapshots."""
-
-
 class CheckpointConfig(Table):
     """How the trainer's own state is kept."""
 
@@ -299,6 +292,8 @@ class PolicyConfig(Table):
 
     model: LocalPath
     """Directory of the start: a Hugging Face model with its tokenizer."""
+    reference: LocalPath | None = None
+    """Directory of a frozen model for a loss with a divergence term; absent means none."""
     max_staleness: int = Field(default=2, ge=0)
     """Versions that a sample may be behind the one it trains; 0 is strictly on-policy."""
     pipeline: tuple[PluginConfig, ...] = ()
@@ -313,8 +308,6 @@ class PolicyConfig(Table):
     """What the step minimises."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """How weights move."""
-    publish: PublishConfig = PublishConfig()
-    """How versions reach the store."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """How the trainer's own state is kept."""
     trainer: TrainerConfig = TrainerConfig()

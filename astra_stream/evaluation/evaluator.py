@@ -38,6 +38,8 @@ class EvaluatorSettings:
     sampling: Sampling
     num_partitions: int
     """Partitions of the requests topic."""
+    deadline_s: float = 0.0
+    """Seconds an episode may take; 0 for no limit."""
     suite: str = "held_out"
     max_prompts: int | None = None
     """Prompts scored, the first ones; None for all."""
@@ -146,6 +148,7 @@ class Evaluator:
             group_size=settings.num_samples,
             sampling=settings.sampling,
             issued_at_s=now_s,
+            deadline_s=settings.deadline_s,
             purpose="evaluate",
         )
 

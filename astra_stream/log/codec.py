@@ -3,8 +3,8 @@
 What is read is checked by the same rules as what is written: both make the record.
 """
 
+import copy
 import io
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 import fastavro
 
 from astra_stream.errors import RecordError, SchemaError
-from astra_stream.log.avro_python import Read, Write
-from astra_stream.log.avro_reader import ReaderMaker
-from astra_stream.log.avro_writer import WriterMaker
-from astra_stream.log.schemas import RECORDS, Schema, classes, load_schemas
+from astra_stream.log.conversion import Convert, record_conversion
+from astra_stream.log.schemas import RECORDS, classes, load_schemas
 
 MARKER = b"\xc3\x01"
 """First bytes of Avro single-object encoding."""
@@ -23,8 +21,8 @@ HEADER_BYTES = 10
 
 R = TypeVar("R")
 
-_MALFORMED = (struct.error, IndexError, EOFError, ValueError, OverflowError, KeyError)
-_ILL_TYPED = (struct.error, AttributeError, TypeError, ValueError)
+_MALFORMED = (EOFError, IndexError, OverflowError, TypeError, ValueError)
+_ILL_TYPED = (AttributeError, OverflowError, TypeError, ValueError)
 
 
 class Codec:
@@ -43,20 +41,19 @@ class Codec:
             ConfigError: A schema is missing or does not parse.
         """
         self._directory = schemas_directory
-        self._writers: dict[type, tuple[bytes, Write]] = {}
+        self._writers: dict[type, tuple[bytes, Any, Convert]] = {}
         self._readers: dict[bytes, Callable[[bytes], Any]] = {}
-        current: dict[str, tuple[Schema, Read]] = {}
+        current: dict[str, tuple[Any, Convert]] = {}
         for schema in load_schemas(schemas_directory):
+            header, parsed = MARKER + schema.fingerprint, schema.parsed
             if schema.is_current:
                 cls = RECORDS[schema.record]
-                header = MARKER + schema.fingerprint
-                self._writers[cls] = (header, WriterMaker().write(schema.definition))
-                read = ReaderMaker(classes(cls)).read(schema.definition)
-                current[schema.record] = (schema, read)
-                self._readers[header] = _whole(read, HEADER_BYTES)
+                to_plain, from_plain = record_conversion(schema.definition, classes(cls))
+                self._writers[cls] = (header, parsed, to_plain)
+                self._readers[header] = _reader(parsed, from_plain)
+                current[schema.record] = (parsed, from_plain)
             else:
-                header = MARKER + schema.fingerprint
-                self._readers.setdefault(header, _resolved(schema, *current[schema.record]))
+                self._readers.setdefault(header, _older_reader(parsed, *current[schema.record]))
 
     def encode(self, record: Any) -> bytes:
         """Write a record.
@@ -72,21 +69,22 @@ class Codec:
             TypeError: It is no record that travels by itself.
         """
         try:
-            header, write = self._writers[type(record)]
+            header, schema, to_plain = self._writers[type(record)]
         except KeyError:
             raise TypeError(
                 f"a record must be one of {sorted(RECORDS)}: got {type(record).__name__}. "
                 "Send the record that holds it."
             ) from None
-        pieces = [header]
+        out = io.BytesIO()
+        out.write(header)
         try:
-            write(record, pieces.append)
+            fastavro.schemaless_writer(out, schema, to_plain(record))
         except _ILL_TYPED as error:
             raise SchemaError(
                 f"{type(record).__name__} must hold the types of its schema: got {error}. "
                 "Compare the fields with schemas/."
             ) from error
-        return b"".join(pieces)
+        return out.getvalue()
 
     def decode(self, data: bytes) -> Any:
         """Read a record, whichever of the known schemas wrote it.
@@ -138,33 +136,28 @@ class Codec:
         )
 
 
-def _whole(read: Read, start: int) -> Callable[[bytes], Any]:
+def _reader(schema: Any, from_plain: Convert) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
-        record, end = read(data, start)
-        if end != len(data):
-            raise SchemaError(
-                f"a record must end with its last field: got {len(data)} bytes where it takes "
-                f"{end}. Check whether it was cut off or joined."
-            )
-        return record
+        return from_plain(_plain(data, schema, None))
 
     return decode
 
 
-def _resolved(written: Schema, current: Schema, read: Read) -> Callable[[bytes], Any]:
-    """Rewrite to the current schema, then read: rare, so its cost does not matter."""
-    old, new, decode = written.parsed, current.parsed, _whole(read, 0)
+def _older_reader(written: Any, current: Any, from_plain: Convert) -> Callable[[bytes], Any]:
+    def decode(data: bytes) -> Any:
+        # A default is the schema's own object, which the conversion would change.
+        return from_plain(copy.deepcopy(_plain(data, written, current)))
 
-    def decode_older(data: bytes) -> Any:
-        body = io.BytesIO(data[HEADER_BYTES:])
-        value = fastavro.schemaless_reader(body, old, new)
-        if body.read(1):
-            raise SchemaError(
-                "a record must end with its last field: got bytes after it. "
-                "Check whether two were joined."
-            )
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, new, value)
-        return decode(out.getvalue())
+    return decode
 
-    return decode_older
+
+def _plain(data: bytes, written: Any, current: Any) -> Any:
+    body = io.BytesIO(data)
+    body.seek(HEADER_BYTES)
+    plain = fastavro.schemaless_reader(body, written, current)
+    if body.tell() != len(data):
+        raise SchemaError(
+            f"a record must end with its last field: got {len(data)} bytes where it takes "
+            f"{body.tell()}. Check whether it was cut off or joined."
+        )
+    return plain

@@ -1,8 +1,9 @@
 """Decides which groups a version is trained on: groups in, batches out.
 
 Batch k trains version k. Groups are taken oldest first; one whose staleness in batch k would exceed
-the bound is dropped as expired. With ``on_slow = "wait"`` no batch passes a group that is still
-being played and would expire in the next one. It knows what is being played from the requests.
+the bound is dropped as expired. With ``on_slow = "wait"`` a batch waits for groups that are still
+being played when, without them, the batches to come could not take all in time. It knows what is
+being played from the requests.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from astra_stream.algorithms.advantage import per_sample
 from astra_stream.algorithms.interface import AdvantageFunction
 from astra_stream.algorithms.packing import pack_batch
+from astra_stream.algorithms.scheduling import fits_later
 from astra_stream.algorithms.staleness import Order, is_expired, order_groups
 from astra_stream.log.codec import Codec
 from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write
@@ -198,8 +200,15 @@ class Assembler:
         return self._cursor.num_requests == self._cursor.num_issued and not self._open
 
     def _waits_for_slow(self, now_s: float) -> bool:
-        oldest = self._cursor.next_version - self._settings.max_staleness
-        return any(version <= oldest and now_s < until for version, until in self._open.values())
+        playing = [version for version, until in self._open.values() if now_s < until]
+        ready = order_groups(list(self._ready.values()), order=self._settings.order)
+        later = [group.min_version.number for group in ready[self._settings.groups_per_batch :]]
+        return bool(playing) and not fits_later(
+            [*playing, *later],
+            next_version=self._cursor.next_version + 1,
+            groups_per_batch=self._settings.groups_per_batch,
+            max_staleness=self._settings.max_staleness,
+        )
 
     def _assemble(self, size: int, now_s: float) -> Iterator[Effect]:
         settings = self._settings

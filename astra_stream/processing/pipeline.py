@@ -6,6 +6,7 @@ stage cannot process leaves a dead letter besides. Either way its slot comes bac
 
 import dataclasses
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,16 +40,16 @@ class Stage:
 
 
 class DeadLetters:
-    """Makes dead letters, and counts failures in a row."""
+    """Makes dead letters, and counts each stage's failures in a row."""
 
     def __init__(self, topic: str, service: str) -> None:
         self._topic = topic
         self._service = service
-        self._in_a_row = 0
+        self._in_a_row: Counter[str] = Counter()
 
-    def succeeded(self) -> None:
-        """A record went through."""
-        self._in_a_row = 0
+    def succeeded(self, stage: str) -> None:
+        """A record went through a stage."""
+        self._in_a_row[stage] = 0
 
     def letter(self, message: Message, stage: str, error: Exception, now_s: float) -> Write:
         """A dead letter for ``message``.
@@ -57,11 +58,11 @@ class DeadLetters:
             StageError: This was one unexpected error too many in a row.
         """
         expected = isinstance(error, RecordError)
-        self._in_a_row = 0 if expected else self._in_a_row + 1
-        if self._in_a_row >= MAX_CONSECUTIVE_FAILURES:
+        self._in_a_row[stage] = 0 if expected else self._in_a_row[stage] + 1
+        if self._in_a_row[stage] >= MAX_CONSECUTIVE_FAILURES:
             raise StageError(
                 f"{self._service}: stage {stage} must process a record: got "
-                f"{self._in_a_row} failures in a row, the last at {message.coordinates} "
+                f"{self._in_a_row[stage]} failures in a row, the last at {message.coordinates} "
                 f"({type(error).__name__}: {error}). Correct the stage."
             ) from error
         stack = "" if expected else "".join(traceback.format_exception(error))
@@ -93,7 +94,7 @@ def process_message(
         raise
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the flow goes on
         return [letters.letter(message, processor.name, error, now_s)]
-    letters.succeeded()
+    letters.succeeded(processor.name)
     return effects
 
 
@@ -171,6 +172,7 @@ class Pipeline:
                 yield self._letters.letter(message, stage.name, error, now_s)
                 yield self._outcome(group, now_s, dropped_by="dead_letter")
                 return
+            self._letters.succeeded(stage.name)
             yield from effects
             if not passed:
                 yield self._outcome(group, now_s, dropped_by=stage.name)

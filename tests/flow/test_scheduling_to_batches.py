@@ -21,7 +21,7 @@ from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
 from astra_stream.log.processor import Processor
 from astra_stream.processing.assembler import Assembler, AssemblerSettings
-from astra_stream.processing.pipeline import DeadLetters, Pipeline, Stage
+from astra_stream.processing.pipeline import DeadLetters, Pipeline, Stage, StageError
 from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
 from astra_stream.processing.service import ProcessorService, RunningProcessor
 from astra_stream.records import Outcome, PolicyVersion, Prompt, RolloutRequest, Sampling
@@ -287,11 +287,12 @@ def assert_every_group_ended_once(log: MemoryLog) -> None:
 @settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
     seed=st.integers(0, 10_000),
-    max_staleness=st.integers(0, 2),
+    max_staleness=st.integers(0, 3),
+    groups_per_batch=st.integers(1, 3),
     restart_every=st.sampled_from([0, 7, 23]),
 )
-def test_every_group_ends_once_and_the_bounds_hold(seed, max_staleness, restart_every):
-    rule = AdmissionRule(groups_per_batch=3, max_staleness=max_staleness, steps=4)
+def test_every_group_ends_once_and_in_time(seed, max_staleness, groups_per_batch, restart_every):
+    rule = AdmissionRule(groups_per_batch=groups_per_batch, max_staleness=max_staleness, steps=4)
     log, loop = run_loop(rule, seed=seed, restart_every=restart_every)
     assert loop.version == rule.steps
     assert loop.most_open <= (max_staleness + 1) * rule.groups_per_batch
@@ -299,6 +300,7 @@ def test_every_group_ends_once_and_the_bounds_hold(seed, max_staleness, restart_
     trained = [o for o in outcomes(log) if o.event == "trained"]
     assert len(trained) == rule.steps * rule.groups_per_batch
     assert all(0 <= o.staleness <= max_staleness for o in trained)
+    assert not any(o.reason == "expired" for o in outcomes(log))
     assert not log.records(TOPICS.dead_letters)
 
 
@@ -386,3 +388,29 @@ def test_a_prompt_edited_into_the_pool_later_joins_the_next_epoch():
             txn.write(TOPICS.prompts, b"late", CODEC.encode(late))
         processor.turn(0.0)
     assert len(list(issued(log))) == 1
+
+
+def test_a_stage_that_fails_on_every_group_ends_the_service_with_its_name():
+    def broken(_group):
+        raise ZeroDivisionError("by design")
+
+    log = make_log(1)
+    made = service(log, "pipeline", [TOPICS.trajectories(POLICY)], is_singleton=False)
+    pipeline = Pipeline(
+        [Stage(name="broken", function=broken)],
+        policy=POLICY,
+        groups_topic=TOPICS.groups(POLICY),
+        outcomes_topic=TOPICS.outcomes,
+        letters=made.letters,
+        codec=CODEC,
+    )
+    with log.writer("w").transaction() as txn:
+        for group in range(4):
+            for index in range(2):
+                trajectory = make_trajectory(
+                    float(index), group_id=f"g{group}", sample_index=index, group_size=2
+                )
+                txn.write(TOPICS.trajectories(POLICY), b"k", CODEC.encode(trajectory))
+    with made.started(pipeline) as processor, pytest.raises(StageError, match="stage broken"):
+        for _ in range(4):
+            processor.turn(0.0)

@@ -68,8 +68,8 @@ def test_an_unknown_key_is_refused_and_the_near_one_named(tmp_path: Path) -> Non
 
 
 def test_a_key_like_no_other_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    assert problems(tmp_path, SMALLEST, "policies.main.publish.zzz=4") == [
-        "run.toml: policies.main.publish.zzz is not a key. Use one of snapshot_every."
+    assert problems(tmp_path, SMALLEST, "policies.main.checkpoint.zzz=4") == [
+        "run.toml: policies.main.checkpoint.zzz is not a key. Use one of every."
     ]
 
 

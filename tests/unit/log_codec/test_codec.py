@@ -570,7 +570,7 @@ def test_an_array_of_half_an_item_is_refused():
     data = CODEC.encode(outcome)
     place = data.index(outcome.rewards.tobytes())
     with pytest.raises(SchemaError, match="a multiple of 4 bytes: got 7"):
-        CODEC.decode(data[: place - 1] + b"\x0e" + data[place:])
+        CODEC.decode(data[: place - 1] + b"\x0e" + data[place + 1 :])
 
 
 def test_threads_may_share_a_codec():
