@@ -113,7 +113,7 @@ class SlotCache(Cache):
             for rows in (layer.keys, layer.values):
                 rows[target, :, :num_tokens] = rows[source, :, :num_tokens]
 
-    def update(
+    def update(  # pyrefly: ignore[missing-override-decorator]
         self,
         key_states: torch.Tensor,
         value_states: torch.Tensor,

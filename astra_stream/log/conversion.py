@@ -81,12 +81,10 @@ class _Planner:
 
 def _to_dict(fields: Mapping[str, Conversion]) -> Convert:
     names = tuple(fields)
-    # The class makes it two names at least: for one, attrgetter gives no tuple.
-    values = operator.attrgetter(*names, "__class__")
     converted = [(name, part.to_plain) for name, part in fields.items() if part.to_plain]
 
     def to_plain(record: Any) -> dict[str, Any]:
-        plain = dict(zip(names, values(record), strict=False))
+        plain = {name: getattr(record, name) for name in names}
         for name, convert in converted:
             plain[name] = convert(plain[name])
         return plain

@@ -161,7 +161,12 @@ async def _play(
             transcript.judged(step, turn_start=turn_start)
             if step.done or completion.finish_reason != "stop":
                 return
-            transcript.read(player.chat.continuation(step.messages))
+            ended_by_token = int(completion.tokens[-1]) in player.chat.eos_ids
+            transcript.read(
+                player.chat.continuation(
+                    step.messages, reply=reply.content, terminated=ended_by_token
+                )
+            )
     finally:
         await environment.close()
 
