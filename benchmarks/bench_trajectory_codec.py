@@ -5,6 +5,11 @@
 Each trajectory is another one (ids, tokens, sampling seed); what a run repeats is repeated. Reading
 includes every check of the record. Baselines: the same fields as msgpack with bytes, without any
 check and without records; and Avro arrays of numbers by fastavro.
+
+The goals are missed: a library writes and reads the bytes, and it takes about half a microsecond
+for every field, whatever its length. That is three quarters of writing and half of reading. The
+rest of writing makes its dict; the rest of reading is the conversion and, as much again, the
+records' constructors with their checks. A longer trajectory adds what copying its bytes takes.
 """
 
 import dataclasses

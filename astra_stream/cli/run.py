@@ -197,6 +197,8 @@ class LocalRun:
 
         A service that fails ends the run; one that died and was started again does not.
         """
+        from rich.console import Console
+
         from astra_stream.analysis.run_log import RunTail
         from astra_stream.cli.live import LiveView
         from astra_stream.clock import SystemClock
@@ -219,8 +221,10 @@ class LocalRun:
                     clock=clock,
                 )
             )
+            # Standard output is for what the run came to, which may be JSON.
+            console = Console(stderr=True)
             view = closing.enter_context(
-                LiveView(self.config.run, steps=self.config.steps, clock=clock)
+                LiveView(self.config.run, steps=self.config.steps, clock=clock, console=console)
             )
             seen = 0
             while watched:

@@ -145,7 +145,7 @@ def _reader(schema: Any, from_plain: Convert) -> Callable[[bytes], Any]:
 
 def _older_reader(written: Any, current: Any, from_plain: Convert) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
-        # A default is the schema's own object, which the conversion would change.
+        # A default is the schema's own object: no record may share it.
         return from_plain(copy.deepcopy(_plain(data, written, current)))
 
     return decode

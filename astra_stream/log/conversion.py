@@ -49,11 +49,11 @@ class _Planner:
         self._classes = classes
         self._named: dict[str, Conversion] = {
             "string": Conversion(None, None),
-            "double": Conversion(None, None),
             "boolean": Conversion(None, None),
             "bytes": Conversion(None, None),
-            # fastavro would write 5000.5 as 5000.
+            # fastavro would write 5000.5 as 5000 and the text "1.5" as 1.5: these refuse them.
             "long": Conversion(operator.index, None),
+            "double": Conversion(operator.pos, None),
         }
 
     def record(self, schema: Mapping[str, Any]) -> RecordConversion:
@@ -115,11 +115,10 @@ def _optional(inner: Conversion) -> Conversion:
 
 
 def _tuple(item: Conversion) -> Conversion:
-    write, read = item
-    return Conversion(
-        write and (lambda values: [write(value) for value in values]),
-        (lambda values: tuple([read(value) for value in values])) if read else tuple,
-    )
+    def each(convert: Convert | None) -> Convert | None:
+        return convert and (lambda values: tuple(map(convert, values)))
+
+    return Conversion(each(item.to_plain), each(item.from_plain) or tuple)
 
 
 def _map(item: Conversion) -> Conversion:

@@ -130,7 +130,8 @@ class KafkaReader:
                 break
             else:
                 self._require_reachable()
-        batch, self._batch = self._batch, []
+        batch = self._batch
+        self._batch = []
         return batch
 
     def assignment(self) -> frozenset[Partition]:

@@ -51,7 +51,7 @@ def require_finite(field: str, array: np.ndarray) -> None:
     )
 
 
-@np.errstate(over="ignore")
+@np.errstate(over="ignore", invalid="ignore")
 def _sum_of_squares(flat: np.ndarray) -> float:
     """The quickest thing that a NaN or an infinity anywhere turns into one; so may large values."""
     return flat.dot(flat)

@@ -72,6 +72,8 @@ class Standing:
     """Samples trained up to and including it."""
     num_tokens: int = 0
     """Trained tokens up to and including it."""
+    is_last: bool = False
+    """Whether the run's last batch made it."""
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
@@ -89,6 +91,7 @@ class Standing:
             version=self.version.next(),
             num_samples=self.num_samples + len(batch.samples),
             num_tokens=self.num_tokens + batch.trained_tokens,
+            is_last=batch.last,
         )
 
 
@@ -145,11 +148,8 @@ class Trainer:
         with ThreadPoolExecutor(1, thread_name_prefix="publish") as thread:
             try:
                 standing = self._recover()
-                for read in self._batches() if not self._is_over else ():
-                    standing = self._train(read, standing, thread)
-                    if read.batch.last:
-                        break
-                self._wait_for_publishing()
+                if not self._is_over:
+                    self._train_all(standing, thread)
             finally:
                 thread.shutdown()
                 self._reader.close()
@@ -175,6 +175,17 @@ class Trainer:
                     asked_s = self._clock.monotonic_s()
 
     # -- training --------------------------------------------------------------------------------
+
+    def _train_all(self, standing: Standing, thread: ThreadPoolExecutor) -> None:
+        """Train until the last batch; a predecessor may have trained it and not said so."""
+        if standing.is_last:
+            self._announce_final(standing, None)
+            return
+        for read in self._batches():
+            standing = self._train(read, standing, thread)
+            if read.batch.last:
+                break
+        self._wait_for_publishing()
 
     def _train(self, read: ReadBatch, standing: Standing, thread: ThreadPoolExecutor) -> Standing:
         """Step on a batch and start to publish the version that it makes."""
@@ -275,13 +286,14 @@ class Trainer:
     def _position(self, read: ReadBatch) -> dict[Partition, Committed]:
         return {Partition(self._settings.batches_topic, 0): Committed(read.next_offset)}
 
-    def _announce_final(self, standing: Standing, read: ReadBatch) -> None:
+    def _announce_final(self, standing: Standing, read: ReadBatch | None) -> None:
         """Say that the last version stands and that there will be no other."""
         final = replace(self._newest, kind="final", objects=(), train_metrics={}, num_bytes=0)
         with self._writer.transaction() as txn:
             key = self._settings.policy.encode()
             txn.write(self._settings.weights_topic, key, self._codec.encode(final))
-            txn.commit_offsets(self._reader, self._position(read))
+            if read is not None:
+                txn.commit_offsets(self._reader, self._position(read))
         logger.info("finished", extra={"version": str(standing.version)})
 
     # -- recovery --------------------------------------------------------------------------------

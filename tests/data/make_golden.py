@@ -88,7 +88,7 @@ def _without_prose(definition: Mapping[str, Any]) -> bytes:
     """What decides the bytes and their meaning, on one line."""
     text = json.dumps(definition, separators=(",", ":"))
     parsed = json.loads(
-        text, object_hook=lambda o: {k: v for k, v in o.items() if k not in {"doc", "repeats"}}
+        text, object_hook=lambda part: {k: v for k, v in part.items() if k != "doc"}
     )
     return (json.dumps(parsed, separators=(",", ":")) + "\n").encode()
 

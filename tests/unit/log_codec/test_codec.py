@@ -420,13 +420,6 @@ def test_an_array_that_does_not_lie_in_order_is_written_in_order():
     np.testing.assert_array_equal(decoded.segments[0].tokens, tokens)
 
 
-def test_what_repeats_is_not_taken_from_another_record():
-    first = make_trajectory(policy="a", reward_valid=True, retryable=False)
-    second = make_trajectory(policy="b", reward_valid=False, retryable=True)
-    for value in (first, second, first):
-        assert same_record(CODEC.decode(CODEC.encode(value)), value)
-
-
 def test_records_that_were_read_are_of_their_class_and_frozen():
     decoded = CODEC.decode(CODEC.encode(make_trajectory()))
     assert type(decoded) is Trajectory
@@ -459,13 +452,14 @@ def test_a_part_of_a_record_does_not_travel_alone():
         {"data_epoch": 1.5},
         {"data_epoch": 5000.5},
         {"propensity": "x"},
+        {"propensity": "1.5"},
         {"prompt_fields": {"a": 1}},
         {"sampling": None},
     ],
     ids=str,
 )
 def test_a_field_of_another_type_is_refused(changes: dict[str, Any]):
-    with pytest.raises(SchemaError, match=r"must (hold the types of its schema|fit in 64 bits)"):
+    with pytest.raises(SchemaError, match="Trajectory must hold the types of its schema"):
         CODEC.encode(make_trajectory(**changes))
 
 
@@ -558,15 +552,19 @@ def test_a_batch_whose_arrays_do_not_fill_its_rows_is_refused():
         CODEC.decode(data[:rows] + b"\1" + data[rows + 1 :])
 
 
-def test_an_array_of_half_an_item_is_refused():
-    outcome = Outcome(
-        group_id="g",
-        prompt_id="",
-        policy="main",
-        event="trained",
-        stage="",
-        rewards=_array(0, 2, "<f4"),
+def make_outcome(rewards: np.ndarray) -> Outcome:
+    return Outcome(
+        group_id="g", prompt_id="", policy="main", event="trained", stage="", rewards=rewards
     )
+
+
+def test_an_array_of_another_dtype_is_refused():
+    with pytest.raises(SchemaError, match="got an array of float64 in place of float32"):
+        CODEC.encode(make_outcome(np.zeros(2)))
+
+
+def test_an_array_of_half_an_item_is_refused():
+    outcome = make_outcome(_array(0, 2, "<f4"))
     data = CODEC.encode(outcome)
     place = data.index(outcome.rewards.tobytes())
     with pytest.raises(SchemaError, match="a multiple of 4 bytes: got 7"):

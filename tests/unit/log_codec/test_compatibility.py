@@ -1,16 +1,19 @@
 """What an earlier version wrote is read for ever; ``tests/data/make_golden.py`` keeps examples."""
 
+import io
 import json
 import runpy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import avro.schema
+import fastavro
 import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
-from astra_stream.log.codec import Codec
+from astra_stream.log.codec import MARKER, Codec
 from astra_stream.log.schemas import Schema, load_schemas
 
 ROOT = Path(__file__).parents[3]
@@ -125,6 +128,35 @@ def test_a_field_without_a_default_would_be_noticed():
 def test_a_field_added_since_reads_as_its_default():
     data = (GOLDEN / "trajectory/0f97ca1001084e59.bin").read_bytes()
     assert CODEC.decode(data).data_epoch == 0
+
+
+def read_twice_without(directory: Path, record: str, values: dict[str, Any]) -> tuple[Any, Any]:
+    """Read bytes of a schema that has only the fields of ``values``."""
+    shutil.copytree(ROOT / "schemas", directory, dirs_exist_ok=True)
+    definition = CURRENT[record].definition
+    fields = [field for field in definition["fields"] if field["name"] in values]
+    path = directory / "history" / record / "0.avsc"
+    path.write_text(json.dumps({**definition, "fields": fields}))
+    known = {schema.fingerprint for schema in SCHEMAS}
+    (older,) = (s for s in load_schemas(directory) if s.fingerprint not in known)
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, older.parsed, values)
+    codec, data = Codec(directory), MARKER + older.fingerprint + body.getvalue()
+    return codec.decode(data), codec.decode(data)
+
+
+def test_an_array_added_since_reads_as_an_empty_one(tmp_path: Path):
+    names = ("group_id", "prompt_id", "policy", "stage")
+    values = dict.fromkeys(names, "x") | {"event": "trained"}
+    outcome, _ = read_twice_without(tmp_path, "outcome", values)
+    assert (outcome.rewards.dtype, outcome.rewards.shape) == ("<f4", (0,))
+
+
+def test_a_default_is_not_shared_between_records(tmp_path: Path):
+    values = {"series": "loss", "value": 1.0, "step": 1}
+    first, second = read_twice_without(tmp_path, "metric_point", values)
+    assert first.labels == {}
+    assert first.labels is not second.labels
 
 
 @pytest.mark.parametrize("cut", [1, 10, 100])

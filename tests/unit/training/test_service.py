@@ -317,7 +317,7 @@ def test_an_empty_last_batch_ends_the_run_at_the_version_before(tmp_path):
 
 def test_a_batch_of_several_slices_is_one_step_and_the_position_lies_after_it(tmp_path):
     log = MemoryLog(topics())
-    write_batches(log, 2, row_tokens=8, max_slice_bytes=250)
+    write_batches(log, 2, row_tokens=8, max_slice_bytes=400)
     records = log.records(TOPICS.batches(POLICY))
     assert len(records) > 2
     make_trainer(log, MemoryStore(), tmp_path).run()
