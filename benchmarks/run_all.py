@@ -29,6 +29,7 @@ QUICK = {
     "engine_throughput": ["--prompts", "32", "--max-new-tokens", "16", "--rounds", "1"],
     "learning": ["--seeds", "0", "--steps", "10"],
     "smollm2": ["--steps", "2"],
+    "synchronous_reference": ["--seeds", "0", "--steps", "5"],
     "trainer_wait": ["--steps", "10", "--long-steps", "2"],
     "trajectory_codec": ["--seconds", "0.05"],
     "transaction_latency": ["--rounds", "40"],

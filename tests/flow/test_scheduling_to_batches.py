@@ -390,6 +390,11 @@ def test_a_prompt_edited_into_the_pool_later_joins_the_next_epoch():
     assert len(list(issued(log))) == 1
 
 
+def turn_often(processor: RunningProcessor) -> None:
+    for _ in range(4):
+        processor.turn(0.0)
+
+
 def test_a_stage_that_fails_on_every_group_ends_the_service_with_its_name():
     def broken(_group):
         raise ZeroDivisionError("by design")
@@ -412,5 +417,4 @@ def test_a_stage_that_fails_on_every_group_ends_the_service_with_its_name():
                 )
                 txn.write(TOPICS.trajectories(POLICY), b"k", CODEC.encode(trajectory))
     with made.started(pipeline) as processor, pytest.raises(StageError, match="stage broken"):
-        for _ in range(4):
-            processor.turn(0.0)
+        turn_often(processor)

@@ -8,8 +8,13 @@ import pytest
 from astra_stream.evaluation.evaluator import Evaluator, EvaluatorSettings
 from astra_stream.log.interface import Message
 from astra_stream.log.processor import Finish, Forget, Incoming, Keep, Write
-from astra_stream.records import Evaluation, PolicyVersion, RolloutRequest, Sampling
-from astra_stream.records import WeightAnnouncement
+from astra_stream.records import (
+    Evaluation,
+    PolicyVersion,
+    RolloutRequest,
+    Sampling,
+    WeightAnnouncement,
+)
 from astra_stream.testing.builders import make_prompt, make_trajectory
 
 PROMPTS = [make_prompt(f"{number} + 1 =", split="held_out") for number in range(3)]
@@ -188,15 +193,6 @@ def test_a_final_version_that_is_being_scored_is_not_asked_again():
     (evaluation,) = evaluations(writes)
     assert evaluation.final
     assert bench.is_finished
-
-
-def test_an_evaluation_before_the_final_one_may_end_after_it():
-    bench = Bench()
-    early = requests(bench.give(announcement(0)))
-    late = requests(bench.give(announcement(1, kind="final")))
-    bench.give(*(t for request in late for t in samples_of(request, versions=(1,))))
-    writes = bench.give(*(t for request in early for t in samples_of(request)))
-    assert [e.requested_version.number for e in evaluations(writes)] == [0]
 
 
 def test_only_the_first_prompts_are_scored_where_that_is_asked():

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_stream.evaluation.scores import score
@@ -38,6 +38,7 @@ def test_a_prompt_without_a_valid_sample_is_left_out():
     assert score({"a": [1.0], "b": []}) == (1.0, 1.0, 1)
 
 
+@settings(max_examples=30)
 @given(REWARDS)
 def test_scores_are_shares_and_a_pass_is_worth_at_least_the_mean_of_passes(rewards):
     scores = score(rewards)

@@ -1,6 +1,6 @@
 """The changelog: what is written of a state is what is read back."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_stream.clock import FixedClock
@@ -33,6 +33,7 @@ def restored(log, *partitions):
     return changelog, changelog.restore(log, partitions, clock=FixedClock())
 
 
+@settings(max_examples=25)
 @given(polls=st.lists(EFFECTS, max_size=6), restart_at=st.integers(0, 6))
 def test_a_restored_state_is_what_the_effects_add_up_to(polls, restart_at):
     log = MemoryLog({TOPIC: 1})

@@ -1,0 +1,219 @@
+"""The worker against a log in memory and an engine whose replies are given."""
+
+import asyncio
+import functools
+import math
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from astra_stream.declarations import declared
+from astra_stream.engines.interface import WeightUpdate
+from astra_stream.environments.verifiable import Verifiable
+from astra_stream.errors import ConfigError
+from astra_stream.log.codec import Codec
+from astra_stream.log.memory import MemoryLog
+from astra_stream.log.names import TopicNames
+from astra_stream.records import PolicyNeed, PolicyVersion, WeightAnnouncement
+from astra_stream.rollout.service import RolloutWorker, WorkerSettings, is_new_enough
+
+CODEC = Codec(declared("schemas"))
+TOPICS = TopicNames("t")
+POLICY = "main"
+
+
+class InstantFollower:
+    """Has every version at once."""
+
+    version = None
+
+    def fetch(self, announcement):
+        return WeightUpdate(version=announcement.version, tensors={}, dtypes={})
+
+    def model_directory(self, announcement):
+        return Path(str(announcement.version))
+
+
+def make_log() -> MemoryLog:
+    return MemoryLog(
+        {
+            TOPICS.requests(): 4,
+            TOPICS.trajectories(POLICY): 2,
+            TOPICS.evaluation_trajectories(POLICY): 1,
+            TOPICS.weights(POLICY): 1,
+        }
+    )
+
+
+def announce(log, number: int, *, kind: str = "snapshot") -> None:
+    record = WeightAnnouncement(
+        policy=POLICY,
+        version=PolicyVersion(0, number),
+        kind=kind,
+        root_hash="0" * 64,
+        model_fingerprint="0" * 64,
+        tensors=(),
+        objects=(),
+    )
+    write(log, TOPICS.weights(POLICY), record, 0)
+
+
+def write(log, topic: str, record, partition: int) -> None:
+    with log.writer(f"test.{topic}").transaction() as txn:
+        txn.write(topic, b"k", CODEC.encode(record), partition=partition)
+
+
+def request_all(log, make_request, num_requests: int, **fields) -> None:
+    for number in range(num_requests):
+        request = make_request(num_samples=2, group_id=f"g{number}", **fields)
+        write(log, TOPICS.requests(), request, number % 4)
+
+
+def make_worker(log, player, *, slot: int = 0, **settings) -> RolloutWorker:
+    values = {"slots": 4, "max_attempts": 1, "grace_s": 5.0, **settings}
+    return RolloutWorker(
+        log=log,
+        codec=CODEC,
+        follower=InstantFollower(),
+        make_player=lambda *_: player,
+        settings=WorkerSettings(
+            policy=POLICY,
+            requests_topic=TOPICS.requests(),
+            trajectories_topic=TOPICS.trajectories(POLICY),
+            evaluation_trajectories_topic=TOPICS.evaluation_trajectories(POLICY),
+            weights_topic=TOPICS.weights(POLICY),
+            closes_on_topic=TOPICS.weights(POLICY),
+            group=TOPICS.group("rollout", "main"),
+            slot=slot,
+            **values,
+        ),
+        stop=threading.Event(),
+    )
+
+
+@contextmanager
+def running(worker):
+    """Work in a thread until the block ends, then stop."""
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop.set()
+        thread.join()
+
+
+def wait_for(log, topic: str, num_records: int) -> None:
+    reader = log.assign([topic])
+    found = 0
+    while found < num_records:
+        found += len(reader.poll(5.0))
+    reader.close()
+
+
+def played(log, topic: str = TOPICS.trajectories(POLICY)) -> list[str]:
+    found = [CODEC.decode(m.value) for m in log.records(topic)]
+    return sorted(f"{t.group_id}/{t.sample_index}" for t in found)
+
+
+def test_what_is_requested_is_played_and_the_end_of_training_ends_the_worker(
+    make_player: Callable, make_request: Callable
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 3)
+    worker = make_worker(log, make_player("2"))
+    with running(worker):
+        wait_for(log, TOPICS.trajectories(POLICY), 6)
+        announce(log, 0, kind="final")
+    assert played(log) == ["g0/0", "g0/1", "g1/0", "g1/1", "g2/0", "g2/1"]
+
+
+def test_evaluations_go_to_a_topic_of_their_own(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 1, purpose="evaluate")
+    with running(make_worker(log, make_player("2"))):
+        wait_for(log, TOPICS.evaluation_trajectories(POLICY), 2)
+    assert played(log) == []
+
+
+def test_a_request_waits_for_weights_that_are_new_enough(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    need = PolicyNeed(policy=POLICY, min_version=PolicyVersion(0, 2))
+    request_all(log, make_request, 1, policies=(need,))
+    write(log, TOPICS.requests(), make_request(num_samples=2, group_id="now"), 3)
+    with running(make_worker(log, make_player("2"))):
+        wait_for(log, TOPICS.trajectories(POLICY), 2)
+        assert played(log) == ["now/0", "now/1"]
+        announce(log, 2)
+        wait_for(log, TOPICS.trajectories(POLICY), 4)
+    versions = {
+        t.group_id: t.version_range[0].number
+        for t in (CODEC.decode(m.value) for m in log.records(TOPICS.trajectories(POLICY)))
+    }
+    assert versions == {"now": 0, "g0": 2}
+
+
+def test_a_stopped_worker_hands_back_what_it_had_not_finished_and_repeats_nothing(
+    make_player, make_request
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 4)
+    left = iter(range(2))
+
+    async def answers_twice() -> None:
+        if next(left, None) is None:
+            await asyncio.Event().wait()
+
+    first = make_worker(log, make_player("2", before_reply=answers_twice), slots=2, grace_s=0.05)
+    with running(first):
+        wait_for(log, TOPICS.trajectories(POLICY), 2)
+    assert len(played(log)) == 2
+    with running(make_worker(log, make_player("2"), slot=1)):
+        wait_for(log, TOPICS.trajectories(POLICY), 8)
+    assert played(log) == [f"g{number}/{index}" for number in range(4) for index in range(2)]
+
+
+def nan(_reply, _prompt):
+    return math.nan
+
+
+def raises(_reply, _prompt):
+    raise ZeroDivisionError("by design")
+
+
+@pytest.mark.parametrize(
+    ("reward", "rule"),
+    [
+        (nan, "reward function .*:nan must return a finite number: got nan"),
+        (raises, "ZeroDivisionError: by design, raised by raises at test_service.py:"),
+    ],
+)
+def test_a_reward_function_that_always_fails_ends_the_worker_and_is_named(
+    make_player, make_request, reward, rule
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 20)
+    player = make_player("2", environment=functools.partial(Verifiable, reward=reward))
+    with pytest.raises(ConfigError, match=f"got 32 failures in a row, the last .*{rule}"):
+        asyncio.run(make_worker(log, player).run())
+
+
+def test_a_worker_stopped_before_there_are_weights_just_ends(make_player):
+    worker = make_worker(make_log(), make_player("2"))
+    worker.stop.set()
+    asyncio.run(worker.run())
+
+
+def test_only_weights_that_are_not_older_are_new_enough():
+    assert is_new_enough(PolicyVersion(0, 3), PolicyVersion(0, 3))
+    assert is_new_enough(PolicyVersion(1, 2), PolicyVersion(0, 3))
+    assert not is_new_enough(PolicyVersion(0, 2), PolicyVersion(0, 3))
+    assert not is_new_enough(None, PolicyVersion(0, 0))
