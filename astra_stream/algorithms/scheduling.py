@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+GOLDEN_SECTION = (5**0.5 - 1) / 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRule:
@@ -50,9 +52,18 @@ def fits_later(
     return True
 
 
-def least_loaded(loads: Sequence[int]) -> int:
-    """Index of the smallest load; of equal ones, the first."""
-    return min(range(len(loads)), key=loads.__getitem__)
+def least_loaded(loads: Sequence[int], *, turn: int = 0) -> int:
+    """Index of the smallest load; equal ones take turns.
+
+    Workers share the partitions in ranges or in turn. Turns a golden section apart reach both
+    halves of either share with every few requests, however few are open at once.
+
+    Args:
+        loads: Open requests of each partition.
+        turn: Counts the requests.
+    """
+    first = int(turn * GOLDEN_SECTION % 1.0 * len(loads))
+    return min(range(len(loads)), key=lambda i: (loads[i], (i - first) % len(loads)))
 
 
 def shuffled(num_prompts: int, epoch: int, *, seed: int = 0) -> np.ndarray:

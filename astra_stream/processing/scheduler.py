@@ -161,7 +161,7 @@ class Scheduler:
             prompt = self._next_prompt()
             if prompt is None:
                 return
-            place = least_loaded(self._loads)
+            place = least_loaded(self._loads, turn=self._cursor.num_issued)
             request = self._request(prompt, now_s)
             self._cursor = replace(
                 self._cursor,
