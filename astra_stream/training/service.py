@@ -82,6 +82,7 @@ class Standing:
             version=PolicyVersion(*facts["version"]),
             num_samples=facts["num_samples"],
             num_tokens=facts["num_tokens"],
+            is_last=facts["is_last"],
         )
 
     def after(self, batch: Batch) -> Self:
