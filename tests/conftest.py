@@ -34,6 +34,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SERVERS_TIMEOUT_S))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import what takes many seconds before any test's time runs.
+
+    A timeout in the middle of such an import leaves a broken module behind for every later test.
+    """
+    if all("house_rules" in item.nodeid for item in session.items):
+        return
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from astra_stream.environments.tasks import import_reasoning_gym
+
+    assert AutoModelForCausalLM
+    assert AutoTokenizer
+    import_reasoning_gym()
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Stack"]:
     """A broker and an object store that all tests share; started when one first asks."""

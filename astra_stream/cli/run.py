@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from astra_stream.records import Prompt
 
 POLL_S = 0.5
+EXIT_S = 15.0
+"""Beyond a worker's grace: what it may take to write what has finished, and to end."""
 TRY_AGAIN = 75
 USER_MISTAKE = 2
 
@@ -92,7 +94,8 @@ class LocalRun:
         from astra_stream.local.supervisor import Supervisor
 
         began_s = time.monotonic()
-        supervisor = Supervisor(self.directory / "logs", grace_s=self.config.rollout.grace)
+        grace_s = self.config.rollout.grace + EXIT_S
+        supervisor = Supervisor(self.directory / "logs", grace_s=grace_s)
         with supervisor:
             stack = self._stack(supervisor)
             self._prepare(stack, prompts)
@@ -141,7 +144,7 @@ class LocalRun:
 
     def _environment(self, threads: str) -> dict[str, str]:
         return {
-            STACK_VARIABLE: str(self.directory),
+            **({STACK_VARIABLE: str(self.directory)} if self._is_embedded() else {}),
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
@@ -152,9 +155,12 @@ class LocalRun:
     def _run_file(self) -> Path:
         return self.directory / RUN_FILE
 
+    def _is_embedded(self) -> bool:
+        return self.config.kafka is None or self.config.store is None
+
     def _stack(self, supervisor: "Supervisor") -> "StackInfo | None":
         """The embedded servers, unless the run file names its own."""
-        if self.config.kafka is not None and self.config.store is not None:
+        if not self._is_embedded():
             return None
         from astra_stream.local.stack import start_stack
 

@@ -82,6 +82,8 @@ class RolloutWorker:
     _running: dict[asyncio.Task[None], tuple[Message, PartitionProgress]] = field(
         default_factory=dict
     )
+    _waiting: set[Message] = field(default_factory=set)
+    """Those of the running requests that wait for weights."""
     _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
     _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _recent_failures: list[str] = field(default_factory=list)
@@ -228,10 +230,12 @@ class RolloutWorker:
         self._open_samples += request.num_samples
         task = asyncio.create_task(self._play(message, holding, request, player))
         self._running[task] = (message, holding)
+        self._waiting.add(message)
         task.add_done_callback(lambda ended: self._ended(ended, request.num_samples))
 
     def _ended(self, task: asyncio.Task[None], num_samples: int) -> None:
-        self._running.pop(task, None)
+        message, _ = self._running.pop(task)
+        self._waiting.discard(message)
         self._open_samples -= num_samples
 
     def _give_up_lost(self) -> None:
@@ -247,6 +251,7 @@ class RolloutWorker:
             await self._weights_changed.wait_for(
                 lambda: is_new_enough(player.engine.version, need.min_version)
             )
+        self._waiting.discard(message)
         first = request.first_sample
         trajectories = await asyncio.gather(
             *(self._sample(request, first + i, player) for i in range(request.num_samples))
@@ -317,7 +322,10 @@ class RolloutWorker:
             )
 
     async def _drain(self, writer: Writer, writing: Executor) -> None:
-        """Let what runs finish within the grace, and write what has finished."""
+        """Hand back what waits for weights; let the rest finish in time, and write what did."""
+        for task, (message, _) in self._running.items():
+            if message in self._waiting:
+                task.cancel()
         if self._running:
             await asyncio.wait(list(self._running), timeout=self.settings.grace_s)
         finished = []
