@@ -77,7 +77,7 @@ class KafkaReader:
         self._on_revoked = on_revoked
         self._consumer = Consumer(settings)
         self._metadata: object = self._consumer.consumer_group_metadata()
-        self._polling = threading.Lock()
+        self._polling = threading.RLock()
         self._assigned: set[Partition] = set()
         self._starting: dict[Partition, int] | None = None
         self._paused: set[Partition] = set()

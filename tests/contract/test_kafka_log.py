@@ -38,8 +38,8 @@ class TestKafkaLog(LogContract):
                 taken_s.append(time.perf_counter() - begun_s)
             return statistics.median(taken_s)
 
-        # The best of three: other programs take the cores now and then, Nagle delays always.
-        assert min(median_s() for _ in range(3)) < MAX_COMMIT_S
+        # Other programs take the cores for a while, Nagle delays always: a quiet moment is enough.
+        assert any(median_s() < MAX_COMMIT_S for _ in range(12))
 
     def test_an_address_without_a_broker_is_one_error_and_nothing_on_stderr(
         self, capfd: pytest.CaptureFixture[str]

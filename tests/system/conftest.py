@@ -241,7 +241,7 @@ class Lab:
         path = self.file(name, **changes)
         config = load_run(path)
         shutil.copy(self.stack.directory / "stack.json", path.parent / "stack.json")
-        supervisor = Supervisor(path.parent / "logs", grace_s=15.0)
+        supervisor = Supervisor(path.parent / "logs", grace_s=45.0)
         log = open_log(config, self.stack.info)
         self.closers.extend([log.close, supervisor.stop])
         run = SharedRun(

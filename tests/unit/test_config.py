@@ -36,12 +36,12 @@ def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_the_example_says_what_the_design_says() -> None:
+def test_the_example_reads_as_it_is_written() -> None:
     config = load_run(EXAMPLE)
-    assert (config.run, config.steps, config.policy_name) == ("arithmetic", 200, "main")
+    assert (config.run, config.steps, config.policy_name) == ("arithmetic", 100, "main")
     assert config.policy.model == EXAMPLE.parent / "model"
     assert config.prompts.source.held_out == 500
-    assert config.policy.pipeline[0].use == "drop_uniform"
+    assert config.policy.pipeline == ()
     assert config.policy.batch.groups == 32
 
 

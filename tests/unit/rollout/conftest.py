@@ -28,12 +28,17 @@ class CharacterChat:
     """Each character is a token; messages stand one after another."""
 
     fingerprint = "characters"
+    eos_ids = (END,)
 
     def opening(self, messages: Sequence[ChatMessage]) -> np.ndarray:
         return tokens_of("".join(message.content for message in messages))
 
-    def continuation(self, messages: Sequence[ChatMessage]) -> np.ndarray:
-        return self.opening(messages)
+    def continuation(
+        self, messages: Sequence[ChatMessage], *, reply: str, terminated: bool
+    ) -> np.ndarray:
+        assert reply
+        before = [] if terminated else [ChatMessage(role="assistant", content="|")]
+        return self.opening([*before, *messages])
 
     def decode(self, tokens: np.ndarray) -> str:
         return "".join(chr(token) for token in tokens if token != END)

@@ -156,6 +156,13 @@ def test_turns_are_one_segment_whose_rewards_add_up(make_player, make_request):
     assert Dialogue.closed == 1
 
 
+def test_a_turn_that_a_stop_text_ended_is_closed_before_the_next_one(make_player, make_request):
+    replies = {0: [ord("x")], 1: [ord("y"), 0], 2: [ord("z"), 0]}
+    player = make_player(script=lambda _, stream: replies[stream], environment=Dialogue)
+    trajectory = play(make_request(), player)
+    assert text(trajectory.segments[0].tokens) == "1+1=x|b?yc?z"
+
+
 @pytest.mark.parametrize("where", ["start", "step"])
 def test_an_environment_is_closed_after_an_error(make_player, make_request, where):
     class Broken(Dialogue):

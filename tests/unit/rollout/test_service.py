@@ -180,6 +180,18 @@ def test_a_stopped_worker_hands_back_what_it_had_not_finished_and_repeats_nothin
     assert played(log) == [f"g{number}/{index}" for number in range(4) for index in range(2)]
 
 
+def test_a_stopped_worker_does_not_wait_for_weights_that_may_never_come(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    need = PolicyNeed(policy=POLICY, min_version=PolicyVersion(0, 9))
+    request_all(log, make_request, 1, policies=(need,))
+    write(log, TOPICS.requests(), make_request(num_samples=2, group_id="now"), 0)
+    # Past this test's own limit of time.
+    with running(make_worker(log, make_player("2"), grace_s=60.0)):
+        wait_for(log, TOPICS.trajectories(POLICY), 2)
+    assert played(log) == ["now/0", "now/1"]
+
+
 def nan(_reply, _prompt):
     return math.nan
 
