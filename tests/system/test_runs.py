@@ -94,18 +94,18 @@ def test_rewards_shuffled_within_their_groups_teach_nothing(lab):
     (lab.directory / "shuffle.py").write_text(SHUFFLE)
     pipeline = [{"use": "shuffle:shuffle_rewards"}, {"use": "drop_uniform"}]
     changes = {
-        "prompts.source.held_out": 150,
+        "prompts.source.held_out": 120,
         "rollout.group_size": 8,
         "policies.main.pipeline": pipeline,
-        "policies.main.batch.groups": 16,
-        "evaluate": {"every": 15},
+        "policies.main.batch.groups": 12,
+        "evaluate": {"every": 12},
     }
-    run = lab.run(steps=15, **changes)
+    run = lab.run(steps=12, **changes)
     run.start()
     assert set(run.finish().values()) == {0}
-    run.audit(steps=15)
+    run.audit(steps=12)
     before, after = run.records(run.names.evaluations)
-    assert (before.requested_version.number, after.requested_version.number) == (0, 15)
+    assert (before.requested_version.number, after.requested_version.number) == (0, 12)
     assert after.final
     assert after.mean_at_k <= before.mean_at_k + 0.08
 
