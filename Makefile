@@ -18,7 +18,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS)
 COMPILE_ALL := $(COMPILE) pyproject.toml \
     $(foreach name,$(OMITTED) $(COMPILED),--no-emit-package $(name))
-INSTALL := $(UV) pip install --python $(BIN)/python --no-deps \
+# Compiled at once: a run starts many processes, and each would compile torch for itself.
+INSTALL := $(UV) pip install --python $(BIN)/python --no-deps --compile-bytecode \
     --build-constraints requirements/demo.txt
 
 .DEFAULT_GOAL := help

@@ -230,6 +230,21 @@ def test_a_trainer_killed_without_any_checkpoint_trains_all_again(tmp_path, undi
     assert_whole(log, undisturbed)
 
 
+@pytest.mark.parametrize("checkpoint_every", [1, 5])
+@pytest.mark.parametrize(("nth", "when"), [(7, "after"), (8, "before"), (8, "after")])
+def test_a_trainer_killed_between_its_last_version_and_the_end_ends_the_run(
+    tmp_path, undisturbed, checkpoint_every, nth, when
+):
+    # Transactions: the batches, six announcements, the end.
+    log = KilledLog(topics(), nth, when=when)
+    store = MemoryStore()
+    write_batches(log, 5)
+    with pytest.raises(Killed):
+        make_trainer(log, store, tmp_path / "first", checkpoint_every=checkpoint_every).run()
+    make_trainer(log, store, tmp_path / "second", checkpoint_every=checkpoint_every).run()
+    assert_whole(log, undisturbed)
+
+
 def test_a_trainer_that_makes_other_weights_opens_a_lineage_and_goes_on(tmp_path):
     log = KilledLog(topics(), 5, when="after")
     store = MemoryStore()
