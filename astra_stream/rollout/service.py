@@ -32,6 +32,7 @@ from astra_stream.records import (
 )
 from astra_stream.rollout.episode import Player, play_episode
 from astra_stream.rollout.requests import FinishedRequest, HeldRequests
+from astra_stream.rollout.slots import Age, Slots
 from astra_stream.weights.interface import Follower
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,9 @@ PAUSED_POLL_S = 0.02
 MAX_MESSAGES = 8
 """Requests taken at once; few, so that other workers get their share."""
 MAX_POLL_WAIT_S = 5.0
+SAMPLES_PER_SLOT = 8
+"""Samples taken for each slot: enough to choose the oldest from, and to keep the slots busy while a
+resumed reader fetches again. What was not begun costs nothing to hand back."""
 FAILURES_LOOKED_AT = 32
 """Last episodes of which all must have failed before the worker gives up."""
 
@@ -83,7 +87,7 @@ class RolloutWorker:
         default_factory=dict
     )
     _waiting: set[Message] = field(default_factory=set)
-    """Those of the running requests that wait for weights."""
+    """Those of the running requests of which no sample has begun."""
     _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
     _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _recent_failures: list[str] = field(default_factory=list)
@@ -107,7 +111,7 @@ class RolloutWorker:
                 player = await self._first_weights(news)
                 if player is None:
                     return
-                self._slots = asyncio.Semaphore(settings.slots)
+                self._slots = Slots(settings.slots)
                 try:
                     await self._work(player, news)
                 finally:
@@ -197,7 +201,7 @@ class RolloutWorker:
     async def _take(self, player: Player) -> None:
         """Take requests while there is room; polling never waits for an episode."""
         is_paused = False
-        most = 2 * self.settings.slots
+        most = SAMPLES_PER_SLOT * self.settings.slots
         while not self.stop.is_set() and not self._is_over:
             wants_pause = self._open_samples >= (most // 2 if is_paused else most)
             if wants_pause != is_paused:
@@ -251,11 +255,14 @@ class RolloutWorker:
             await self._weights_changed.wait_for(
                 lambda: is_new_enough(player.engine.version, need.min_version)
             )
-        self._waiting.discard(message)
-        first = request.first_sample
-        trajectories = await asyncio.gather(
-            *(self._sample(request, first + i, player) for i in range(request.num_samples))
-        )
+        age = Age(need.min_version, request.issued_at_s)
+
+        async def sample(index: int) -> Trajectory:
+            async with self._slots.held(age):
+                self._waiting.discard(message)
+                return await self._sample(request, request.first_sample + index, player)
+
+        trajectories = await asyncio.gather(*map(sample, range(request.num_samples)))
         await self._finished.put(
             FinishedRequest(
                 message=message,
@@ -268,10 +275,9 @@ class RolloutWorker:
     async def _sample(
         self, request: RolloutRequest, sample_index: int, player: Player
     ) -> Trajectory:
-        async with self._slots:
-            trajectory = await play_episode(
-                request, sample_index, player, max_attempts=self.settings.max_attempts
-            )
+        trajectory = await play_episode(
+            request, sample_index, player, max_attempts=self.settings.max_attempts
+        )
         failed = trajectory.status == "error" and not trajectory.retryable
         self._recent_failures.append(
             f"{trajectory.error_kind}: {trajectory.error}" if failed else ""
@@ -322,7 +328,7 @@ class RolloutWorker:
             )
 
     async def _drain(self, writer: Writer, writing: Executor) -> None:
-        """Hand back what waits for weights; let the rest finish in time, and write what did."""
+        """Hand back what has not begun; let the rest finish in time, and write what did."""
         for task, (message, _) in self._running.items():
             if message in self._waiting:
                 task.cancel()

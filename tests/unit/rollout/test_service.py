@@ -18,7 +18,7 @@ from astra_stream.log.codec import Codec
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
 from astra_stream.records import PolicyNeed, PolicyVersion, WeightAnnouncement
-from astra_stream.rollout.service import RolloutWorker, WorkerSettings, is_new_enough
+from astra_stream.rollout.service import POLL_S, RolloutWorker, WorkerSettings, is_new_enough
 
 CODEC = Codec(declared("schemas"))
 TOPICS = TopicNames("t")
@@ -190,6 +190,25 @@ def test_a_stopped_worker_does_not_wait_for_weights_that_may_never_come(make_pla
     with running(make_worker(log, make_player("2"), grace_s=60.0)):
         wait_for(log, TOPICS.trajectories(POLICY), 2)
     assert played(log) == ["now/0", "now/1"]
+
+
+def test_a_stopped_worker_hands_back_requests_that_no_sample_of_has_begun(
+    make_player, make_request
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 4)
+    has_begun = threading.Event()
+
+    async def ends_after_the_stop() -> None:
+        has_begun.set()
+        await asyncio.to_thread(worker.stop.wait)
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=2 * POLL_S)
+
+    worker = make_worker(log, make_player("2", before_reply=ends_after_the_stop), slots=2)
+    with running(worker):
+        has_begun.wait()
+    assert len(played(log)) == 2
 
 
 def nan(_reply, _prompt):
