@@ -91,6 +91,7 @@ def rollout(
             slot=slot,
             slots=1 if config.repeatable else config.rollout.engine.parameters.get("slots", 64),
             max_attempts=config.rollout.max_attempts,
+            gather_s=0.0 if config.repeatable else WorkerSettings.gather_s,
             grace_s=config.rollout.grace,
         )
         worker = RolloutWorker(

@@ -67,6 +67,9 @@ class WorkerSettings:
     slots: int = 64
     """Episodes at once."""
     max_attempts: int = 3
+    gather_s: float = 0.2
+    """Seconds for which a finished request may wait for others, to share their transaction; it
+    does not wait where no other is open."""
     grace_s: float = 15.0
     """After SIGTERM, seconds in which running episodes may still finish."""
 
@@ -88,7 +91,9 @@ class RolloutWorker:
     )
     _waiting: set[Message] = field(default_factory=set)
     """Those of the running requests of which no sample has begun."""
-    _finished: asyncio.Queue[FinishedRequest] = field(default_factory=asyncio.Queue)
+    _finished: list[FinishedRequest] = field(default_factory=list)
+    _are_due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when what is finished has waited long enough to be written."""
     _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _recent_failures: list[str] = field(default_factory=list)
     _polled: threading.Condition = field(default_factory=threading.Condition)
@@ -131,7 +136,7 @@ class RolloutWorker:
         )
         background = [
             asyncio.create_task(self._follow(player.engine, news)),
-            asyncio.create_task(self._write_finished(writer, writing)),
+            asyncio.create_task(self._write_when_due(writer, writing)),
         ]
         try:
             await self._until_first_ends(self._take(player), background)
@@ -241,6 +246,8 @@ class RolloutWorker:
         message, _ = self._running.pop(task)
         self._waiting.discard(message)
         self._open_samples -= num_samples
+        if not self._running:
+            self._are_due.set()
 
     def _give_up_lost(self) -> None:
         for task, (message, holding) in list(self._running.items()):
@@ -263,7 +270,7 @@ class RolloutWorker:
                 return await self._sample(request, request.first_sample + index, player)
 
         trajectories = await asyncio.gather(*map(sample, range(request.num_samples)))
-        await self._finished.put(
+        self._finish(
             FinishedRequest(
                 message=message,
                 holding=holding,
@@ -287,13 +294,23 @@ class RolloutWorker:
 
     # -- trajectories ----------------------------------------------------------------------------
 
-    async def _write_finished(self, writer: Writer, writing: Executor) -> None:
+    def _finish(self, one: FinishedRequest) -> None:
+        self._finished.append(one)
+        if len(self._finished) == 1:
+            asyncio.get_running_loop().call_later(self.settings.gather_s, self._are_due.set)
+
+    async def _write_when_due(self, writer: Writer, writing: Executor) -> None:
         while True:
-            finished = [await self._finished.get()]
-            while not self._finished.empty():
-                finished.append(self._finished.get_nowait())
-            await in_thread(writing, self._commit, writer, finished)
+            await self._are_due.wait()
+            await self._write_finished(writer, writing)
             self._refuse_if_all_fail()
+
+    async def _write_finished(self, writer: Writer, writing: Executor) -> None:
+        self._are_due.clear()
+        finished = self._finished.copy()
+        self._finished.clear()
+        if finished:
+            await in_thread(writing, self._commit, writer, finished)
 
     def _commit(self, writer: Writer, finished: list[FinishedRequest]) -> None:
         while True:
@@ -334,11 +351,7 @@ class RolloutWorker:
                 task.cancel()
         if self._running:
             await asyncio.wait(list(self._running), timeout=self.settings.grace_s)
-        finished = []
-        while not self._finished.empty():
-            finished.append(self._finished.get_nowait())
-        if finished:
-            await in_thread(writing, self._commit, writer, finished)
+        await self._write_finished(writer, writing)
 
 
 def is_new_enough(version: PolicyVersion | None, minimum: PolicyVersion) -> bool:

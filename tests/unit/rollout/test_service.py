@@ -211,6 +211,18 @@ def test_a_stopped_worker_hands_back_requests_that_no_sample_of_has_begun(
     assert len(played(log)) == 2
 
 
+def test_what_finishes_together_is_written_together_and_the_last_at_once(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 4)
+    with running(make_worker(log, make_player("2"), gather_s=60.0)):
+        wait_for(log, TOPICS.trajectories(POLICY), 8)
+    reader = log.assign([TOPICS.trajectories(POLICY)])
+    ends = reader.end_offsets(reader.assignment())
+    # A transaction leaves a marker behind its records, which have one key.
+    assert sum(ends.values()) == 8 + 1
+
+
 def nan(_reply, _prompt):
     return math.nan
 
