@@ -4,12 +4,56 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from report import ROOT
+import report
+from report import ROOT, Row
 
 from astra_stream.analysis.summary import Summary, read_summary
+
+
+def answer_by_seed(
+    question: str,
+    run_file: str,
+    rows_of: Callable[[str, Summary], list[Row]],
+    *,
+    seeds: Sequence[int],
+) -> None:
+    """The whole of a benchmark that trains a run file once for each seed.
+
+    Args:
+        question: What it answers.
+        run_file: Relative to the top of the checkout.
+        rows_of: Rows of one seed's run.
+        seeds: Those of the question.
+    """
+    arguments = report.parser(question)
+    arguments.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    arguments.add_argument("--steps", type=int, help="instead of the run file's")
+    arguments.add_argument("--runs", type=Path, help="keep the runs' directories here")
+    options = arguments.parse_args()
+    rows: list[Row] = []
+    for seed in options.seeds:
+        overrides = {"seed": seed} | ({"steps": options.steps} if options.steps else {})
+        rows += rows_of(f"seed {seed}", finished_run(run_file, overrides, runs=options.runs))
+    report.write(question, rows, json_path=options.json)
+
+
+def reward_rows(seed: str, summary: Summary, *, max_first: float, min_last: float) -> list[Row]:
+    """Mean reward of the first and of the last five steps."""
+    first, last = (required(summary, f"reward_{when}") for when in ("first", "last"))
+    return [
+        Row(name=f"{seed}, reward first", value=first, unit="", goal=max_first),
+        Row(
+            name=f"{seed}, reward last",
+            value=last,
+            unit="",
+            baseline=first,
+            goal=min_last,
+            higher_is_better=True,
+        ),
+    ]
 
 
 def finished_run(

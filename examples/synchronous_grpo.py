@@ -83,19 +83,6 @@ class Synchronous:
         right = [s.strip() == answer.strip() for s, answer in zip(said, answers, strict=True)]
         return tokens, is_text, is_reply, torch.tensor(right).float().view(-1, GROUP_SIZE)
 
-    def sample_batch(self):
-        """Groups whose rewards differ, GROUPS of them: the others have no gradient."""
-        parts, missing = [], GROUPS
-        while missing:
-            tokens, is_text, is_reply, rewards = self.sample(
-                [next(self.next_prompt) for _ in range(missing)]
-            )
-            kept = rewards.min(1).values < rewards.max(1).values
-            samples = kept.repeat_interleave(GROUP_SIZE)
-            parts.append((tokens[samples], is_text[samples], is_reply[samples], rewards[kept]))
-            missing -= int(kept.sum())
-        return parts
-
     def logprobs(self, tokens, is_text):
         """[N, T - 1] of every token after the first."""
         positions = (is_text.cumsum(1) - 1).clamp(min=0)
@@ -107,23 +94,18 @@ class Synchronous:
 
     def step(self) -> float:
         """One update; the mean reward of the samples that it was made from."""
-        parts = self.sample_batch()
-        num_tokens = sum(int(is_reply.sum()) for _, _, is_reply, _ in parts)
+        prompts = [next(self.next_prompt) for _ in range(GROUPS)]
+        tokens, is_text, is_reply, rewards = self.sample(prompts)
+        centered = rewards - rewards.mean(1, keepdim=True)
+        advantages = (centered / (rewards.std(1, keepdim=True) + 1e-6)).view(-1, 1)
+        current = self.logprobs(tokens, is_text)
+        ratio = (current - current.detach()).exp()  # the weights are those that sampled
+        losses = -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         self.optimizer.zero_grad()
-        for tokens, is_text, is_reply, rewards in parts:
-            if len(rewards) == 0:
-                continue
-            centered = rewards - rewards.mean(1, keepdim=True)
-            advantages = (centered / (rewards.std(1, keepdim=True) + 1e-6)).view(-1, 1)
-            current = self.logprobs(tokens, is_text)
-            ratio = (current - current.detach()).exp()  # the weights are those that sampled
-            losses = -torch.minimum(
-                ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages
-            )
-            ((losses * is_reply[:, 1:]).sum() / num_tokens).backward()
+        ((losses * is_reply[:, 1:]).sum() / is_reply.sum()).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
         self.optimizer.step()
-        return float(torch.cat([rewards for *_, rewards in parts]).mean())
+        return float(rewards.mean())
 
 
 def curve(steps: int, seed: int, *, verbose: bool = False) -> list[float]:

@@ -5,21 +5,22 @@ that the cut changes nothing. Rows are laid out anew before it: attention costs 
 and the rows of a batch are as wide as its longest possible sample, not as the longest it has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from astra_stream.algorithms.losses import Denominators
-from astra_stream.algorithms.packing import Batch, place_samples
+from astra_stream.algorithms.packing import Batch, Place, place_samples
 from astra_stream.errors import RecordError
 from astra_stream.records.batch import PADDING
 
 ADVANTAGES = "advantages"
 NARROWEST_ROW_TOKENS = 64
 """Below this, attention is little of the work and short rows waste more places than they save."""
-PADDING_VALUES = {"sample_ids": PADDING, "sequence_ids": PADDING, "temperatures": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,11 +73,17 @@ def cut_micro_batches(batch: Batch, *, tokens_per_micro_batch: int) -> list[Micr
         RecordError: It has no advantages, a temperature of 0, or trains a sample's first token.
     """
     _require_trainable(batch)
-    arrays = _narrow_rows(batch, _token_arrays(batch))
-    total_rows, row_tokens = arrays["tokens"].shape
+    lengths = [sample.length_tokens for sample in batch.samples]
+    row_tokens = min(batch.row_tokens, max(*lengths, NARROWEST_ROW_TOKENS))
     num_rows = max(1, tokens_per_micro_batch // row_tokens)
-    cuts = [slice(first, first + num_rows) for first in range(0, total_rows, num_rows)]
-    return [_micro_batch({n: a[cut] for n, a in arrays.items()}) for cut in cuts]
+    columns = _sample_columns(batch)
+    by_row = sorted(enumerate(place_samples(lengths, row_tokens)), key=lambda pair: pair[1])
+    micro_batches = []
+    for cut, found in groupby(by_row, key=lambda pair: pair[1].row // num_rows):
+        places = {index: place._replace(row=place.row - cut * num_rows) for index, place in found}
+        rows = _lay_out(batch, places, row_tokens)
+        micro_batches.append(_micro_batch(rows, columns))
+    return micro_batches
 
 
 def _require_trainable(batch: Batch) -> None:
@@ -100,58 +107,48 @@ def _require_trainable(batch: Batch) -> None:
             )
 
 
-def _token_arrays(batch: Batch) -> dict[str, np.ndarray]:
-    """[B, T] of all that a micro-batch holds by token; what stands at padding means nothing."""
+def _sample_columns(batch: Batch) -> dict[str, np.ndarray]:
+    """Name to [number of samples + 1] of what all tokens of a sample share; last for padding."""
     sequences: dict[str, int] = {}
     sequence_ids = np.array(
-        [sequences.setdefault(one.trajectory_id, len(sequences)) for one in batch.samples],
-        dtype=np.int64,
+        [sequences.setdefault(one.trajectory_id, len(sequences)) for one in batch.samples]
     )
     trained = np.bincount(batch.sample_ids[batch.loss_mask != 0], minlength=len(batch.samples))
-    sequence_trained = np.bincount(sequence_ids, weights=trained, minlength=1)
-
-    def by_token(values: np.ndarray) -> np.ndarray:
-        return values[batch.sample_ids]
-
-    def by_sample(name: str) -> np.ndarray:
-        return np.array([getattr(one, name) for one in batch.samples], dtype=np.float32)
-
+    sequence_trained = np.bincount(sequence_ids, weights=trained)[sequence_ids]
+    weights = [sample.weight for sample in batch.samples]
+    temperatures = [sample.temperature for sample in batch.samples]
     return {
-        "tokens": batch.tokens.astype(np.int64),
-        "positions": batch.positions.astype(np.int64),
-        "sample_ids": batch.sample_ids.astype(np.int64),
-        "sequence_ids": by_token(sequence_ids),
-        "sequence_tokens": by_token(sequence_trained[sequence_ids].astype(np.float32)),
-        "loss_mask": batch.loss_mask != 0,
-        "behavior_logprobs": batch.behavior_logprobs,
-        "advantages": by_token(batch.sample_columns[ADVANTAGES]),
-        "weights": by_token(by_sample("weight")),
-        "temperatures": by_token(by_sample("temperature")),
+        "sequence_ids": np.array([*sequence_ids, PADDING], np.int64),
+        "sequence_tokens": np.array([*sequence_trained, 0], np.float32),
+        "advantages": np.array([*batch.sample_columns[ADVANTAGES], 0], np.float32),
+        "weights": np.array([*weights, 0], np.float32),
+        "temperatures": np.array([*temperatures, 1], np.float32),
     }
 
 
-def _narrow_rows(batch: Batch, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    lengths = [sample.length_tokens for sample in batch.samples]
-    row_tokens = min(batch.row_tokens, max(*lengths, NARROWEST_ROW_TOKENS))
-    places = place_samples(lengths, row_tokens)
-    shape = (max(place.row for place in places) + 1, row_tokens)
-    shifts = np.array(
-        [
-            place.row * row_tokens + place.start - (sample.row * batch.row_tokens + sample.start)
-            for place, sample in zip(places, batch.samples, strict=True)
-        ]
-    )
-    flat_ids = batch.sample_ids.reshape(-1)
-    source = np.flatnonzero(flat_ids != PADDING)
-    target = source + shifts[flat_ids[source]]
-    narrow = {}
-    for name, array in arrays.items():
-        narrow[name] = np.full(shape, PADDING_VALUES.get(name, 0), array.dtype)
-        narrow[name].reshape(-1)[target] = array.reshape(-1)[source]
-    return narrow
+def _lay_out(batch: Batch, places: Mapping[int, Place], row_tokens: int) -> dict[str, np.ndarray]:
+    """Copy samples, by index, to their places in rows of their own."""
+    shape = (max(place.row for place in places.values()) + 1, row_tokens)
+    rows = {
+        "tokens": np.zeros(shape, np.int64),
+        "positions": np.zeros(shape, np.int64),
+        "loss_mask": np.zeros(shape, np.bool_),
+        "behavior_logprobs": np.zeros(shape, np.float32),
+    }
+    sample_ids = np.full(shape, PADDING, np.int64)
+    for index, place in places.items():
+        sample = batch.samples[index]
+        target = place.row, slice(place.start, place.start + sample.length_tokens)
+        source = sample.row, slice(sample.start, sample.start + sample.length_tokens)
+        sample_ids[target] = index
+        for name, array in rows.items():
+            array[target] = getattr(batch, name)[source]
+    return {"sample_ids": sample_ids, **rows}
 
 
-def _micro_batch(arrays: dict[str, np.ndarray]) -> MicroBatch:
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+def _micro_batch(rows: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]) -> MicroBatch:
+    # At padding the index is -1, which is a column's last entry.
+    spread = {name: column[rows["sample_ids"]] for name, column in columns.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in {**rows, **spread}.items()}
     places = tensors["loss_mask"].flatten().nonzero().squeeze(1)
     return MicroBatch(trained_places=places, **tensors)
