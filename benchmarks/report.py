@@ -99,14 +99,17 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
+    """The commit, marked where anything but earlier answers differs from it."""
+    written = [f":(exclude)benchmarks/{name}" for name in ("results", "README.md")]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
+    return (_git("describe", "--always") or "unknown") + ("-dirty" if changed else "")
+
+
+def _git(*arguments: str) -> str:
     found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip() or "unknown"
+    return found.stdout.strip()
 
 
 def _short(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astra_stream.errors import ConfigError
 
@@ -35,8 +35,8 @@ def open_log(config: "RunConfig", stack: "StackInfo | None") -> "KafkaLog":
     """
     from astra_stream.log.kafka import KafkaLog
 
-    bootstrap, security = _broker(config, stack)
-    return KafkaLog(bootstrap, security=security)
+    bootstrap, options = _broker(config, stack)
+    return KafkaLog(bootstrap, **options)
 
 
 def open_admin(config: "RunConfig", stack: "StackInfo | None") -> "KafkaAdmin":
@@ -47,8 +47,8 @@ def open_admin(config: "RunConfig", stack: "StackInfo | None") -> "KafkaAdmin":
     """
     from astra_stream.log.kafka_admin import KafkaAdmin
 
-    bootstrap, security = _broker(config, stack)
-    return KafkaAdmin(bootstrap, security=security)
+    bootstrap, options = _broker(config, stack)
+    return KafkaAdmin(bootstrap, **options)
 
 
 def open_store(config: "RunConfig", stack: "StackInfo | None") -> "S3Store":
@@ -79,7 +79,8 @@ def open_store(config: "RunConfig", stack: "StackInfo | None") -> "S3Store":
     )
 
 
-def _broker(config: "RunConfig", stack: "StackInfo | None") -> tuple[str, dict[str, str]]:
+def _broker(config: "RunConfig", stack: "StackInfo | None") -> tuple[str, dict[str, Any]]:
+    """The address, and what clients are told besides."""
     kafka = config.kafka
     if kafka is None:
         if stack is None:
@@ -92,7 +93,7 @@ def _broker(config: "RunConfig", stack: "StackInfo | None") -> tuple[str, dict[s
         security["sasl.mechanism"] = kafka.mechanism
         security["sasl.username"] = _secret(kafka.username_env, "kafka.username_env")
         security["sasl.password"] = _secret(kafka.password_env, "kafka.password_env")
-    return kafka.bootstrap, security
+    return kafka.bootstrap, {"security": security, "deadline_s": kafka.deadline}
 
 
 def _secret(variable: str | None, key: str) -> str:

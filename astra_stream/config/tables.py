@@ -127,6 +127,8 @@ class KafkaConfig(Table):
     """Environment variable that holds the password."""
     ca: LocalPath | None = None
     """File with the certificates to trust; absent trusts the system's."""
+    deadline: Duration = 30.0
+    """How long a call to the brokers may take, retries included, before its service gives up."""
 
 
 class StoreConfig(Table):

@@ -150,6 +150,7 @@ class Connection:
         action: Callable[[float], Result],
         *,
         serve: Callable[[float], object] | None = None,
+        deadline_s: float | None = None,
     ) -> Result:
         """Run ``action(timeout_s)``; retry what may be retried until the deadline.
 
@@ -157,14 +158,16 @@ class Connection:
             what: Names the call in errors.
             action: The call; its argument is the time that is left, seconds.
             serve: Lets the client tell what it knows of its connections.
+            deadline_s: Instead of the connection's own.
 
         Raises:
             FencedError: A newer instance does this work.
             TransientError: The deadline has passed.
             KafkaException: Any other error; a transaction's caller looks whether to abort.
         """
-        ends_s = time.monotonic() + self.deadline_s
-        with self.watchdog.guard(self.deadline_s, f"{what} at kafka {self.bootstrap}"):
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        ends_s = time.monotonic() + deadline_s
+        with self.watchdog.guard(deadline_s, f"{what} at kafka {self.bootstrap}"):
             while True:
                 remaining_s = max(ends_s - time.monotonic(), 0.001)
                 try:
@@ -179,13 +182,14 @@ class Connection:
                 if serve is not None:
                     serve(0)
                 if time.monotonic() >= ends_s:
-                    raise self.unreachable(what)
+                    raise self.unreachable(what, deadline_s)
                 self._closing.wait(RETRY_S)
 
-    def unreachable(self, what: str) -> TransientError:
+    def unreachable(self, what: str, deadline_s: float | None = None) -> TransientError:
         """The one message for a broker that does not answer."""
+        within_s = self.deadline_s if deadline_s is None else deadline_s
         return TransientError(
-            f"kafka at {self.bootstrap} must answer within {self.deadline_s:g} s: "
+            f"kafka at {self.bootstrap} must answer within {within_s:g} s: "
             f'got "{self._refusal or self._try_to_connect()}" ({what}). '
             "Start it, or correct kafka.bootstrap."
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-MARGIN_S = 15.0
+MARGIN_S = 5.0
 """What a call may take beyond its own deadline before the process is given up."""
 
 

@@ -1,6 +1,7 @@
 """Small runs of the real services on the shared broker and store, and what must hold of each."""
 
 import copy
+import io
 import json
 import os
 import random
@@ -10,13 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from astra_stream.cli import run_command
 from astra_stream.cli.connect import open_admin, open_log
 from astra_stream.cli.run import LocalRun
 from astra_stream.cli.topics import apply_topics
@@ -263,26 +265,32 @@ class Lab:
             *("--set", f"store.endpoint={stack.s3_endpoint}"),
         ]
 
-    def environment(self) -> dict[str, str]:
-        stack = self.stack
-        secrets = {
-            "AWS_ACCESS_KEY_ID": stack.s3_access_key,
-            "AWS_SECRET_ACCESS_KEY": stack.s3_secret_key,
-        }
-        return {**os.environ, **secrets, "NO_COLOR": "1", "COLUMNS": "160"}
-
     def command(self, *words: str | Path) -> list[str]:
         return [sys.executable, "-m", "astra_stream.cli", *map(str, words)]
 
-    def astra(
-        self, *words: str | Path, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def astra_here(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end in this process, which has imported all that it needs."""
+        secrets = {
+            "AWS_ACCESS_KEY_ID": self.stack.s3_access_key,
+            "AWS_SECRET_ACCESS_KEY": self.stack.s3_secret_key,
+        }
+        arguments = [*map(str, words)]
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**secrets, "NO_COLOR": "1", "COLUMNS": "160"}.items():
+                patch.setenv(name, value)
+            patch.chdir(self.directory)
+            with redirect_stdout(stdout), redirect_stderr(stderr):
+                code = run_command(arguments)
+        return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+    def astra(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
             self.command(*words),
             check=False,
             cwd=self.directory,
-            env=env or {**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
             capture_output=True,
             text=True,
             timeout=500,

@@ -32,9 +32,7 @@ USER_MISTAKE = 2
 
 
 def run_on_shared_servers(lab, run_file):
-    return lab.astra(
-        "run", run_file, "--runs", lab.directory, *lab.shared_servers(), env=lab.environment()
-    )
+    return lab.astra_here("run", run_file, "--runs", lab.directory, *lab.shared_servers())
 
 
 def summary_of(lab):
@@ -112,12 +110,13 @@ def test_top_p_while_training_is_refused(lab):
 
 def test_a_broker_that_is_down_is_one_message_with_its_address(lab):
     nowhere = ["--set", "kafka.bootstrap=127.0.0.1:1", "--set", "store.url=s3://astra/runs"]
+    nowhere += ["--set", "kafka.deadline=3s"]
     done = lab.astra("run", lab.file(), "--runs", lab.directory, *nowhere)
     assert done.returncode == TRY_AGAIN
     assert "%" not in done.stderr, "librdkafka's own lines start with a per cent sign"
     errors = [line for line in done.stderr.splitlines() if line.startswith("astra: ")]
     assert len(errors) == 1
-    assert 'kafka at 127.0.0.1:1 must answer within 30 s: got "Connection refused"' in errors[0]
+    assert 'kafka at 127.0.0.1:1 must answer within 3 s: got "Connection refused"' in errors[0]
 
 
 @pytest.fixture

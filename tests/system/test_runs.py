@@ -60,14 +60,14 @@ def shuffle_rewards(group):
 
 def test_the_demo_learns_and_leaves_a_summary_and_a_picture(lab):
     example = lab.example / "run.toml"
-    changes = ["--set", "steps=40", "--set", "evaluate.every=40"]
+    changes = ["--set", "steps=30", "--set", "evaluate.every=30"]
     done = lab.astra("run", example, *changes, "--runs", lab.directory)
     assert done.returncode == 0, done.stderr
     (directory,) = lab.directory.glob("arithmetic-*")
     summary = json.loads((directory / "summary.json").read_text())
     assert summary.keys() >= KEYS
-    assert summary["steps"] == 40
-    assert summary["samples"] == 40 * 32 * 8
+    assert summary["steps"] == 30
+    assert summary["samples"] == 30 * 32 * 8
     assert summary["accuracy_before"] <= 0.8
     assert summary["accuracy_after"] >= 0.9
     assert summary["reward_last"] - summary["reward_first"] >= 0.15
