@@ -22,6 +22,7 @@ RUN = (
     Command("new", "new:app", "Write a run file for your own model and data."),
     Command("top", "top:top", "Watch a run."),
     Command("report", "report:report", "Show what a run came to."),
+    Command("audit", "audit:audit", "Prove that every sample of a run has one outcome."),
 )
 SERVICES = (
     Command("schedule", "services:schedule", "Run the scheduler."),

@@ -67,6 +67,12 @@ class CheckpointStore:
         shutil.rmtree(checkpoint.directory)
         return key
 
+    def files(self, key: str) -> dict[str, int]:
+        """The objects of a checkpoint by its index's key, the index included: key to bytes."""
+        data = self._store.get(key, max_bytes=MAX_INDEX_BYTES)
+        entries = json.loads(data)["files"].values()
+        return {key: len(data), **{entry["key"]: entry["size_bytes"] for entry in entries}}
+
     def restore(self, key: str, backend: Backend) -> dict[str, Any]:
         """Load a checkpoint into the backend.
 
