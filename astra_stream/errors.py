@@ -42,5 +42,9 @@ class FencedError(AstraStreamError):
     exit_code = 75
 
 
+class DeliveryLimitError(AstraStreamError):
+    """A request has ended too many processes that played it: it is recorded as a failure."""
+
+
 class WeightsError(AstraStreamError):
     """Weights cannot be completed or differ from their announcement: keep the ones you have."""

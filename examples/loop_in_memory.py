@@ -39,7 +39,8 @@ from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
 from astra_stream.processing.service import ProcessorService
 from astra_stream.records import ChatMessage, Prompt, Sampling, WeightAnnouncement
 from astra_stream.rollout.episode import Player
-from astra_stream.rollout.service import RolloutWorker, WorkerSettings
+from astra_stream.rollout.service import RolloutWorker
+from astra_stream.rollout.settings import WorkerSettings
 from astra_stream.store.memory import MemoryStore
 from astra_stream.training.checkpoints import CheckpointStore
 from astra_stream.training.service import Trainer, TrainerSettings
@@ -157,6 +158,8 @@ def roll_out(loop: Loop) -> None:
         requests_topic=TOPICS.requests(),
         trajectories_topic=TOPICS.trajectories(POLICY),
         evaluation_trajectories_topic=TOPICS.evaluation_trajectories(POLICY),
+        outcomes_topic=TOPICS.outcomes,
+        dead_letters_topic=TOPICS.dead_letters,
         weights_topic=TOPICS.weights(POLICY),
         closes_on_topic=TOPICS.weights(POLICY),
         group=TOPICS.group("rollout"),

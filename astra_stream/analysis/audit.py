@@ -253,6 +253,18 @@ def records_can_be_read(ledger: Ledger) -> Iterator[Violation]:
         yield Violation(rule="unreadable", what=where, said=error, where=where)
 
 
+def versions_are_reproduced(ledger: Ledger) -> Iterator[Violation]:
+    """Trained again, the batches make the weights that were announced."""
+    announced: dict[int, set[str]] = defaultdict(set)
+    for one in ledger.announced:
+        announced[one.record.version.number].add(one.record.root_hash)
+    for number, got in ledger.retrained.items():
+        if number in announced and got not in announced[number]:
+            hashes = ", ".join(sorted(announced[number]))
+            said = f"hashes to {got} where its batches are trained again; announced was {hashes}"
+            yield Violation(rule="weights", what=f"v{number}", said=said)
+
+
 def orphans(ledger: Ledger) -> list[str]:
     """Keys of the objects that nothing names."""
     records = [one.record for one in ledger.announced]
@@ -272,4 +284,5 @@ RULES: tuple[Callable[[Ledger], Iterator[Violation]], ...] = (
     versions_follow,
     named_objects_are_there,
     records_can_be_read,
+    versions_are_reproduced,
 )

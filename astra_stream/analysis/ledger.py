@@ -129,6 +129,8 @@ class Ledger:
     """By the version that they train."""
     announced: list[Announced] = field(default_factory=list)
     num_dead_letters: int = 0
+    retrained: dict[int, str] = field(default_factory=dict)
+    """Root hash of each version's number, where its batches were trained again."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Coordinates of records that cannot be decoded, and why."""
     present: Mapping[str, int] | None = None

@@ -22,6 +22,7 @@ RUN = (
     Command("new", "new:app", "Write a run file for your own model and data."),
     Command("top", "top:top", "Watch a run."),
     Command("report", "report:report", "Show what a run came to."),
+    Command("chaos", "chaos:chaos", "Train while processes are killed, and audit the run."),
     Command("audit", "audit:audit", "Prove that every sample of a run has one outcome."),
 )
 SERVICES = (
@@ -36,6 +37,7 @@ PARTS = (
     Command("down", "stack:down", "Stop them."),
     Command("topics", "topics:app", "Plan and make a run's topics."),
     Command("prompts", "prompts:app", "Load prompts into the log."),
+    Command("dead-letters", "dead_letters:app", "List, show and replay what was not processed."),
 )
 EXIT_CODES = (
     "Exit codes: 0 done, 1 a bug, 2 a mistake in what was asked, 75 try again, 130 interrupted."

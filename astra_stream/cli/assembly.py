@@ -261,17 +261,17 @@ def model_files(directory: Path) -> Mapping[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items()}
 
 
-def make_backend(parts: Parts, num_threads: int) -> "TorchBackend":
-    """The trainer's backend."""
+def make_backend(config: RunConfig, plugins: RunPlugins, num_threads: int) -> "TorchBackend":
+    """The trainer's backend, with the weights that the run begins with."""
     from astra_stream.training.torch_backend import TorchBackend
 
-    policy = parts.config.policy
+    policy = config.policy
     return TorchBackend(
         policy.model,
-        loss=parts.plugins.loss(),
+        loss=plugins.loss(),
         tokens_per_micro_batch=policy.trainer.tokens_per_micro_batch,
         num_threads=num_threads,
-        seed=parts.config.seed,
+        seed=config.seed,
         reference_directory=policy.reference,
         **policy.optimizer.model_dump(),
     )

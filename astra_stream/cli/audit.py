@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from astra_stream.cli.options import AsJson
 from astra_stream.cli.output import print_facts, print_json, print_rows
@@ -16,12 +18,20 @@ if TYPE_CHECKING:
     from astra_stream.analysis.ledger import Ledger
     from astra_stream.config import RunConfig
     from astra_stream.local.stack import StackInfo
+    from astra_stream.training.torch_backend import TorchBackend
 
 SHOWN = 20
 """Violations in the table; all are in the JSON."""
 
 
-def audit(directory: RunDirectory, *, as_json: AsJson = False) -> int:
+def audit(
+    directory: RunDirectory,
+    *,
+    retrain: Annotated[
+        bool, Parameter(help="Train all batches again and compare hashes.", negative=())
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
     """Compare a run's requests, samples, batches, versions and objects with one another.
 
     A run may go on meanwhile: what has not ended yet is open, not lost. An embedded broker that is
@@ -31,7 +41,7 @@ def audit(directory: RunDirectory, *, as_json: AsJson = False) -> int:
 
     config = load_run(run_file_of(directory))
     with started_stack(config, directory) as stack:
-        found = audited(config, stack)
+        found = audited(config, stack, retrain=retrain)
     if as_json:
         print_json(as_object(found))
     else:
@@ -39,7 +49,9 @@ def audit(directory: RunDirectory, *, as_json: AsJson = False) -> int:
     return 1 if found.violations else 0
 
 
-def audited(config: "RunConfig", stack: "StackInfo | None") -> "AuditReport":
+def audited(
+    config: "RunConfig", stack: "StackInfo | None", *, retrain: bool = False
+) -> "AuditReport":
     """Audit a run whose broker and store answer.
 
     Raises:
@@ -53,18 +65,36 @@ def audited(config: "RunConfig", stack: "StackInfo | None") -> "AuditReport":
     from astra_stream.declarations import declared
     from astra_stream.log.codec import Codec
     from astra_stream.log.names import TopicNames
+    from astra_stream.training.retraining import train_again
 
+    codec, topics, clock = Codec(declared("schemas")), TopicNames(config.run), SystemClock()
     with contextlib.closing(open_log(config, stack)) as log:
         ledger = read_ledger(
             log,
-            Codec(declared("schemas")),
-            topics=TopicNames(config.run),
+            codec,
+            topics=topics,
             policy=config.policy_name,
             max_staleness=config.policy.max_staleness,
-            clock=SystemClock(),
+            clock=clock,
         )
+        if retrain:
+            batches_topic = topics.batches(config.policy_name)
+            hashes = train_again(
+                log, codec, new_backend(config), batches_topic=batches_topic, clock=clock
+            )
+            ledger.retrained = dict(hashes)
     look_into_store(ledger, config, stack)
     return compare(ledger)
+
+
+def new_backend(config: "RunConfig") -> "TorchBackend":
+    """A trainer as the run began it, with as many threads, which decide the rounding."""
+    from astra_stream.cli.assembly import make_backend
+    from astra_stream.cli.binding import RunPlugins
+    from astra_stream.cli.run import LocalRun
+
+    num_threads = LocalRun(config, Path()).threads_each()
+    return make_backend(config, RunPlugins(config, config.run), num_threads)
 
 
 def look_into_store(ledger: "Ledger", config: "RunConfig", stack: "StackInfo | None") -> None:

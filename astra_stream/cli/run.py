@@ -61,7 +61,7 @@ def run(
     config = load_run(source, overrides)
     expected, prompts = validate_run(config, file=source.name)
     directory = resume.absolute() if resume else new_directory(runs, config.run)
-    _write_run_file(config, directory)
+    write_run_file(config, directory)
     _say(
         f"{config.run}: {expected.steps} steps of {expected.samples_per_step} samples, "
         f"{expected.num_train} prompts to train on, {expected.num_held_out} held out"
@@ -94,18 +94,26 @@ class LocalRun:
         from astra_stream.local.supervisor import Supervisor
 
         began_s = time.monotonic()
-        grace_s = self.config.rollout.grace + EXIT_S
-        supervisor = Supervisor(self.directory / "logs", grace_s=grace_s)
-        with supervisor:
-            stack = self._stack(supervisor)
-            self._prepare(stack, prompts)
-            for service in self.services():
-                supervisor.start(service)
+        with Supervisor(self.directory / "logs", grace_s=self.grace_s) as supervisor:
+            stack = self.begin(supervisor, prompts)
             try:
                 state = self._watch(supervisor, stack)
             finally:
                 supervisor.stop([service.name for service in self.services()])
             self._report(state, time.monotonic() - began_s)
+
+    @property
+    def grace_s(self) -> float:
+        """What a service may take to end once it is told to, seconds."""
+        return self.config.rollout.grace + EXIT_S
+
+    def begin(self, supervisor: "Supervisor", prompts: "list[Prompt]") -> "StackInfo | None":
+        """Start the servers and every service; the embedded servers, if there are any."""
+        stack = self._stack(supervisor)
+        self._prepare(stack, prompts)
+        for service in self.services():
+            supervisor.start(service)
+        return stack
 
     def services(self) -> "list[Service]":
         """The run's services as children."""
@@ -338,7 +346,8 @@ def _source(run_file: Path | None, resume: Path | None) -> Path:
     return run_file
 
 
-def _write_run_file(config: "RunConfig", directory: Path) -> None:
+def write_run_file(config: "RunConfig", directory: Path) -> None:
+    """Put the resolved run file into the run's directory, whole or not at all."""
     from astra_stream.config import resolved
 
     text = json.dumps(resolved(config), indent=2)

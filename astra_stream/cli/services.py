@@ -72,7 +72,8 @@ def rollout(
 ) -> None:
     """Play requests with the newest weights, until the run is over."""
     from astra_stream.cli import assembly
-    from astra_stream.rollout.service import RolloutWorker, WorkerSettings
+    from astra_stream.rollout.service import RolloutWorker
+    from astra_stream.rollout.settings import WorkerSettings
     from astra_stream.weights.follower import SnapshotFollower
 
     with (
@@ -85,12 +86,15 @@ def rollout(
             requests_topic=topics.requests(),
             trajectories_topic=topics.trajectories(policy),
             evaluation_trajectories_topic=topics.evaluation_trajectories(policy),
+            outcomes_topic=topics.outcomes,
+            dead_letters_topic=topics.dead_letters,
             weights_topic=topics.weights(policy),
             closes_on_topic=topics.evaluations if config.evaluate else topics.weights(policy),
             group=topics.group("rollout", "main"),
             slot=slot,
             slots=1 if config.repeatable else config.rollout.engine.parameters.get("slots", 64),
             max_attempts=config.rollout.max_attempts,
+            max_deliveries=config.rollout.max_deliveries,
             gather_s=0.0 if config.repeatable else WorkerSettings.gather_s,
             grace_s=config.rollout.grace,
         )
@@ -156,7 +160,7 @@ def train(
         trainer = Trainer(
             log=parts.log,
             codec=parts.codec,
-            backend=assembly.make_backend(parts, threads or num_cores()),
+            backend=assembly.make_backend(parts.config, parts.plugins, threads or num_cores()),
             publisher=SnapshotPublisher(
                 store, policy=policy, files=assembly.model_files(parts.config.policy.model)
             ),

@@ -228,6 +228,8 @@ class RolloutConfig(Table):
     """Longest an episode may take; seconds once read."""
     max_attempts: int = Field(default=3, ge=1)
     """Times a sample is played before its failure stands."""
+    max_deliveries: int = Field(default=3, ge=1)
+    """Times a request that ends its worker is played alone before it is recorded as failed."""
     grace: Duration = 15.0
     """What a worker may take to finish episodes once told to stop; seconds once read."""
 

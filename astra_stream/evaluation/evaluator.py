@@ -4,12 +4,14 @@ A worker serves the newest version it has, so an evaluation that was asked of ve
 answered by later ones: the record says which.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from astra_stream.evaluation.scores import score
-from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write
+from astra_stream.log.interface import Message
+from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write, group_of
 from astra_stream.records import (
     Evaluation,
     PolicyNeed,
@@ -24,6 +26,8 @@ from astra_stream.records import (
 STATE = "state"
 RESULT = "result/"
 ASKED = "asked/"
+EVALUATION_GROUP = re.compile(r"evaluation/(\d+)/(.+)")
+"""Id of an evaluation's group: number of the version, prompt id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,8 @@ class Running:
     version: PolicyVersion
     num_expected: int
     results: dict[str, list[Any]] = field(default_factory=dict)
-    """trajectory id to [prompt id, reward, is valid, length, oldest version, newest version]."""
+    """trajectory id, or coordinates of a torn one, to [prompt id, reward, is valid, length, oldest
+    version, newest version]."""
 
 
 class Evaluator:
@@ -105,6 +110,15 @@ class Evaluator:
             yield from self._announced(record, now_s)
         elif isinstance(record, Trajectory):
             yield from self._played(record, now_s)
+
+    def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
+        """Count a sample that does not decode as one that is not valid."""
+        found = EVALUATION_GROUP.fullmatch(group_of(message))
+        running = self._running.get(int(found[1])) if found else None
+        if found and running is not None:
+            version = list(running.version)
+            invalid = [found[2], 0.0, False, 0, version, version]
+            yield from self._scored(running, message.coordinates, invalid, now_s)
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Finish once the final version is scored."""
@@ -166,8 +180,13 @@ class Evaluator:
             list(low),
             list(high),
         ]
-        running.results[trajectory.trajectory_id] = result
-        yield Keep(f"{RESULT}{number}/{trajectory.trajectory_id}", result)
+        yield from self._scored(running, trajectory.trajectory_id, result, now_s)
+
+    def _scored(
+        self, running: Running, sample: str, result: list[Any], now_s: float
+    ) -> Iterator[Effect]:
+        running.results[sample] = result
+        yield Keep(f"{RESULT}{running.version.number}/{sample}", result)
         if len(running.results) == running.num_expected:
             yield from self._complete(running, now_s)
 

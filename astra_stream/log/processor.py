@@ -11,6 +11,13 @@ from typing import Any, Protocol
 
 from astra_stream.log.interface import Message
 
+GROUP_HEADER = "group_id"
+
+
+def group_of(message: Message) -> str:
+    """The group that a message's header names; empty where it names none."""
+    return dict(message.headers).get(GROUP_HEADER, b"").decode(errors="replace")
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -29,6 +36,13 @@ class Write:
     record: Any
     partition: int | None = None
     """Partition to write to; None lets the key decide."""
+    group_id: str = ""
+    """Group that the record is part of, as a header: it is to end even if the record is torn."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """Headers of the message."""
+        return ((GROUP_HEADER, self.group_id.encode()),) if self.group_id else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,10 @@ class Processor(Protocol):
         Raises:
             RecordError: The record is bad: it goes to the dead letters.
         """
+        ...
+
+    def unreadable(self, message: Message, now_s: float) -> Iterable[Effect]:
+        """Answer a record that does not decode, beside its dead letter: its group ends."""
         ...
 
     def tick(self, now_s: float) -> Iterable[Effect]:

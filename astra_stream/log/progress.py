@@ -76,6 +76,17 @@ class PartitionProgress:
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
         return self._attempts[offset]
 
+    def given_back(self, offset: int) -> None:
+        """Take back a start of work that ended without a crash and without a result."""
+        self._require_unfinished(offset)
+        count = self._attempts.pop(offset, 1) - 1
+        if count:
+            self._attempts[offset] = count
+
+    def num_starts(self, offset: int) -> int:
+        """How often this record's work was started and neither finished nor given back."""
+        return self._attempts.get(offset, 0)
+
     def finished(self, offset: int) -> None:
         """Note that the work of a delivered record has ended; once."""
         self._require_unfinished(offset)

@@ -18,7 +18,8 @@ from astra_stream.algorithms.packing import pack_batch
 from astra_stream.algorithms.scheduling import fits_later
 from astra_stream.algorithms.staleness import Order, is_expired, order_groups
 from astra_stream.log.codec import Codec
-from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write
+from astra_stream.log.interface import Message
+from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write, group_of
 from astra_stream.records import Group, Outcome, RolloutRequest
 
 CURSOR = "cursor"
@@ -122,6 +123,24 @@ class Assembler:
         elif isinstance(record, Outcome) and is_dropped_before(record):
             self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
             yield from self._arrived(record.group_id)
+
+    def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
+        """Drop a group that does not decode."""
+        group_id = group_of(message)
+        if not group_id or group_id in self._ready:
+            return
+        yield from self._arrived(group_id)
+        record = Outcome(
+            group_id=group_id,
+            prompt_id=(message.key or b"").decode(errors="replace"),
+            policy=self._settings.policy,
+            event="dropped",
+            stage="assembler",
+            reason="dead_letter",
+            at_s=now_s,
+        )
+        self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
+        yield Write(self._outcomes_topic, record.prompt_id, record)
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Write every batch that can be written."""

@@ -5,7 +5,6 @@ stage cannot process leaves a dead letter besides. Either way its slot comes bac
 """
 
 import dataclasses
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,19 @@ import numpy as np
 from astra_stream.algorithms.grouping import make_group
 from astra_stream.errors import AstraStreamError, RecordError
 from astra_stream.log.codec import Codec
+from astra_stream.log.dead_letters import make_dead_letter
 from astra_stream.log.interface import Message
-from astra_stream.log.processor import Effect, Forget, Incoming, Keep, Processor, Write
-from astra_stream.records import DeadLetter, Group, Outcome, Trajectory
+from astra_stream.log.processor import (
+    Effect,
+    Forget,
+    Incoming,
+    Keep,
+    Processor,
+    Write,
+    group_of,
+)
+from astra_stream.processing.recent import RecentlyEnded
+from astra_stream.records import Group, Outcome, Trajectory
 
 MAX_CONSECUTIVE_FAILURES = 3
 """Unexpected errors in a row after which the stage, not the record, is at fault."""
@@ -65,21 +74,7 @@ class DeadLetters:
                 f"{self._in_a_row[stage]} failures in a row, the last at {message.coordinates} "
                 f"({type(error).__name__}: {error}). Correct the stage."
             ) from error
-        stack = "" if expected else "".join(traceback.format_exception(error))
-        record = DeadLetter(
-            topic=message.topic,
-            partition=message.partition,
-            offset=message.offset,
-            service=self._service,
-            stage=stage,
-            error_kind=type(error).__name__,
-            error=str(error),
-            stack=stack,
-            key=message.key or b"",
-            value=message.value or b"",
-            headers=dict(message.headers),
-            at_s=now_s,
-        )
+        record = make_dead_letter(message, error, service=self._service, stage=stage, now_s=now_s)
         return Write(self._topic, message.coordinates, record)
 
 
@@ -89,6 +84,10 @@ def process_message(
     """Decode a record and hand it over; one that fails becomes a dead letter."""
     try:
         record = codec.decode(message.value or b"")
+    except RecordError as error:
+        letter = letters.letter(message, processor.name, error, now_s)
+        return [letter, *processor.unreadable(message, now_s)]
+    try:
         effects = list(processor.handle(Incoming(message, record), now_s))
     except StageError:
         raise
@@ -121,6 +120,7 @@ class Pipeline:
         self._min_valid = min_valid
         self._partial: dict[int, dict[str, dict[int, bytes]]] = {}
         self._states: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, RecentlyEnded] = {}
 
     @property
     def name(self) -> str:
@@ -135,26 +135,54 @@ class Pipeline:
             if key.startswith("group/")
         }
         self._states[partition] = {k: v for k, v in entries.items() if k.startswith("stage/")}
+        self._ended[partition] = RecentlyEnded(entries)
 
     def release(self, partition: int) -> None:
         """Another process has the partition now."""
         self._partial.pop(partition, None)
         self._states.pop(partition, None)
+        self._ended.pop(partition, None)
 
     def handle(self, incoming: Incoming, now_s: float) -> Iterator[Effect]:
         """Add a trajectory to its group; a complete group goes through the stages."""
         trajectory: Trajectory = incoming.record
-        partial = self._partial.setdefault(incoming.message.partition, {})
-        members = partial.setdefault(trajectory.group_id, {})
-        members[trajectory.sample_index] = incoming.message.value or b""
-        key = f"group/{trajectory.group_id}"
-        if len(members) < trajectory.group_size:
-            yield Keep(key, dict(members))
+        partition, group_id = incoming.message.partition, trajectory.group_id
+        if group_id in self._ended_in(partition):
             return
-        del partial[trajectory.group_id]
-        yield Forget(key)
+        partial = self._partial.setdefault(partition, {})
+        members = partial.setdefault(group_id, {})
+        members[trajectory.sample_index] = incoming.message.value or b""
+        if len(members) < trajectory.group_size:
+            yield Keep(f"group/{group_id}", dict(members))
+            return
+        yield from self._close(partition, group_id)
         trajectories = [self._codec.decode(value) for value in members.values()]
         yield from self._finish(make_group(trajectories), incoming.message, now_s)
+
+    def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
+        """Drop the group of a trajectory that does not decode; what else comes of it is late."""
+        group_id = group_of(message)
+        if not group_id or group_id in self._ended_in(message.partition):
+            return
+        yield from self._close(message.partition, group_id)
+        record = Outcome(
+            group_id=group_id,
+            prompt_id=(message.key or b"").decode(errors="replace"),
+            policy=self._policy,
+            event="dropped",
+            stage="pipeline",
+            reason="dead_letter",
+            at_s=now_s,
+        )
+        yield Write(self._outcomes_topic, record.prompt_id, record)
+
+    def _ended_in(self, partition: int) -> RecentlyEnded:
+        return self._ended.setdefault(partition, RecentlyEnded())
+
+    def _close(self, partition: int, group_id: str) -> Iterator[Effect]:
+        self._partial.setdefault(partition, {}).pop(group_id, None)
+        yield Forget(f"group/{group_id}")
+        yield self._ended_in(partition).add(group_id)
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Nothing here depends on time."""
@@ -178,7 +206,7 @@ class Pipeline:
                 yield self._outcome(group, now_s, dropped_by=stage.name)
                 return
         for kept in passed:
-            yield Write(self._groups_topic, kept.prompt_id, kept)
+            yield Write(self._groups_topic, kept.prompt_id, kept, group_id=kept.group_id)
             yield self._outcome(kept, now_s)
 
     def _run_stage(

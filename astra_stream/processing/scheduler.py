@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from astra_stream.algorithms.scheduling import AdmissionRule, least_loaded
+from astra_stream.log.interface import Message
 from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write
 from astra_stream.records import (
     Outcome,
@@ -115,6 +116,10 @@ class Scheduler:
             self._add(record)
         elif isinstance(record, Outcome) and record.group_id in self._slots:
             yield from self._take(record)
+
+    def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
+        """Nothing ends with a prompt; an outcome's group is named by nothing but the outcome."""
+        return iter(())
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Issue what there is room for, or close."""

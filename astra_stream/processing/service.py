@@ -176,7 +176,13 @@ class RunningProcessor:
             for effect in found:
                 if isinstance(effect, Write):
                     value = self._service.codec.encode(effect.record)
-                    txn.write(effect.topic, effect.key.encode(), value, partition=effect.partition)
+                    txn.write(
+                        effect.topic,
+                        effect.key.encode(),
+                        value,
+                        partition=effect.partition,
+                        headers=effect.headers,
+                    )
             for key, entry in self._changelog.entries(place, found):
                 txn.write(self._changelog.topic, key, entry, partition=place)
 

@@ -16,7 +16,7 @@ from astra_stream.clock import Clock
 from astra_stream.engines.chat import ChatTokenizer
 from astra_stream.engines.interface import Completion, Engine
 from astra_stream.environments.interface import Environment, Step
-from astra_stream.errors import TransientError
+from astra_stream.errors import AstraStreamError, TransientError
 from astra_stream.records import (
     ChatMessage,
     Prompt,
@@ -118,6 +118,21 @@ async def play_episode(
         attempt += 1
         trajectory = await _attempt(request, sample_index, player, attempt)
     return trajectory
+
+
+def given_up_episode(
+    request: RolloutRequest, sample_index: int, player: Player, error: AstraStreamError
+) -> Trajectory:
+    """The trajectory of a sample that is not played: without tokens, not valid, and why."""
+    return _trajectory(
+        request,
+        sample_index,
+        player,
+        transcript=Transcript(),
+        started_at_s=player.clock.now_s(),
+        error=error,
+        attempt=0,
+    )
 
 
 async def _attempt(
@@ -227,7 +242,10 @@ def error_text(error: BaseException) -> str:
 
     The place is what tells a user which of their functions it was.
     """
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return str(error)
+    frame = frames[-1]
     place = f"{frame.name} at {Path(frame.filename).name}:{frame.lineno}"
     said = str(error).rstrip(".")
     return f"{said}, raised by {place}" if said else f"raised by {place}"

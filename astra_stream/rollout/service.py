@@ -4,74 +4,56 @@ Consumes requests and announcements; produces trajectories. Waits for a request,
 that is new enough. Effects, in order, and what a crash after each leaves:
 
 1. New weights are verified and loaded: nothing is left.
-2. A request is taken and played: nothing is left; it is played again by whoever owns its partition.
-3. Its trajectories and the worker's position, with the set of requests that are done beyond it, are
-   written in one transaction: before the commit as under 2, after it nothing is played again.
+2. A request is delivered and waits: nothing is left; whoever owns its partition is given it.
+3. A request's start is counted, in a transaction of its own: a start that nobody took back. What is
+   started twice more like that plays alone, and is given up after ``max_deliveries`` starts alone.
+4. It plays: as under 3; it is played again by whoever owns its partition.
+5. Its trajectories and the worker's position, with the set of requests that are done beyond it, are
+   written in one transaction: before the commit as under 3, after it nothing is played again.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astra_stream.engines.interface import Engine
-from astra_stream.errors import ConfigError, RebalancedError, WeightsError
+from astra_stream.errors import ConfigError, RecordError
 from astra_stream.log.codec import Codec
-from astra_stream.log.interface import Log, Message, Reader, Writer
-from astra_stream.log.progress import PartitionProgress
-from astra_stream.records import (
-    Evaluation,
-    PolicyVersion,
-    RolloutRequest,
-    Trajectory,
-    WeightAnnouncement,
-)
+from astra_stream.log.interface import Log, Message, Partition
+from astra_stream.log.processor import Write
+from astra_stream.records import RolloutRequest, Trajectory, WeightAnnouncement
+from astra_stream.rollout.backlog import Backlog, plays_alone
 from astra_stream.rollout.episode import Player, play_episode
-from astra_stream.rollout.requests import FinishedRequest, HeldRequests
-from astra_stream.rollout.slots import Age, Slots
+from astra_stream.rollout.news import News
+from astra_stream.rollout.refusals import given_up, unreadable
+from astra_stream.rollout.requests import Delivery, Finished, HeldRequests, TakenRequest
+from astra_stream.rollout.results import ResultWriter
+from astra_stream.rollout.settings import WorkerSettings
+from astra_stream.rollout.slots import Slots
+from astra_stream.rollout.threads import in_thread, one_thread
 from astra_stream.weights.interface import Follower
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 PAUSED_POLL_S = 0.02
-MAX_MESSAGES = 8
-"""Requests taken at once; few, so that other workers get their share."""
-MAX_POLL_WAIT_S = 5.0
-SAMPLES_PER_SLOT = 8
-"""Samples taken for each slot: enough to choose the oldest from, and to keep the slots busy while a
-resumed reader fetches again. What was not begun costs nothing to hand back."""
+MAX_MESSAGES = 64
+BACKLOG_PER_SLOT = 6
+"""Samples that wait for each slot: enough to choose the oldest from, and to keep the slots busy
+while a resumed reader fetches again."""
+BEGUN_PER_SLOT = 2
+"""Samples of begun requests for each slot: starts are counted some at a time."""
 FAILURES_LOOKED_AT = 32
 """Last episodes of which all must have failed before the worker gives up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """What the run file says of a worker."""
-
-    policy: str
-    requests_topic: str
-    trajectories_topic: str
-    evaluation_trajectories_topic: str
-    weights_topic: str
-    closes_on_topic: str
-    """Topic whose record marked final ends the run: evaluations, or weights without any."""
-    group: str
-    """Consumer group of the pool."""
-    slot: int = 0
-    """Number of this worker; part of its transactional id."""
-    slots: int = 64
-    """Episodes at once."""
-    max_attempts: int = 3
-    gather_s: float = 0.2
-    """Seconds for which a finished request may wait for others, to share their transaction; it
-    does not wait where no other is open."""
-    grace_s: float = 15.0
-    """After SIGTERM, seconds in which running episodes may still finish."""
+DURATIONS_LOOKED_AT = 64
+LONGEST_HAND_OVER_S = 60.0
+LAST_TRIES = 5
+"""Polls, at the end, to learn of the group's new generation and write what has finished."""
 
 
 @dataclass(kw_only=True)
@@ -86,20 +68,17 @@ class RolloutWorker:
     settings: WorkerSettings
     stop: threading.Event
     _held: HeldRequests = field(default_factory=HeldRequests)
-    _running: dict[asyncio.Task[None], tuple[Message, PartitionProgress]] = field(
-        default_factory=dict
-    )
-    _waiting: set[Message] = field(default_factory=set)
-    """Those of the running requests of which no sample has begun."""
-    _finished: list[FinishedRequest] = field(default_factory=list)
-    _are_due: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when what is finished has waited long enough to be written."""
-    _weights_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _running: dict[asyncio.Task[None], TakenRequest] = field(default_factory=dict)
+    _playing: set[TakenRequest] = field(default_factory=set)
+    """Those of the running requests of which a sample has a slot."""
+    _num_begun: int = 0
+    """Samples of the running requests."""
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Told when a request may begin that could not before."""
+    _beginning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from choosing requests until they run."""
     _recent_failures: list[str] = field(default_factory=list)
-    _polled: threading.Condition = field(default_factory=threading.Condition)
-    _num_polls: int = 0
-    _open_samples: int = 0
-    _is_over: bool = False
+    _durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=DURATIONS_LOOKED_AT))
 
     async def run(self) -> None:
         """Work until the run is over or ``stop`` is set, then leave nothing finished unwritten.
@@ -110,44 +89,61 @@ class RolloutWorker:
             TransientError: The log or the store cannot be reached.
         """
         settings = self.settings
-        news = self.log.assign(sorted({settings.weights_topic, settings.closes_on_topic}))
-        with one_thread("news") as self._news, one_thread("requests") as self._requests:
+        self._news = News(
+            self.log,
+            self.codec,
+            self.follower,
+            weights_topic=settings.weights_topic,
+            closes_on_topic=settings.closes_on_topic,
+        )
+        try:
+            first = await self._news.first(self.stop)
+            if first is None:
+                return
+            announcement, directory, update = first
+            self._player = self.make_player(directory, announcement)
             try:
-                player = await self._first_weights(news)
-                if player is None:
-                    return
-                self._slots = Slots(settings.slots)
-                try:
-                    await self._work(player, news)
-                finally:
-                    await player.engine.close()
+                await self._player.engine.load(update)
+                await self._work()
             finally:
-                await in_thread(self._news, news.close)
+                await self._player.engine.close()
+        finally:
+            await self._news.close()
 
-    async def _work(self, player: Player, news: Reader) -> None:
+    async def _work(self) -> None:
         settings = self.settings
-        writing = one_thread("trajectories")
+        self._loop = asyncio.get_running_loop()
+        self._slots = Slots(settings.slots)
+        self._backlog = Backlog(settings.max_deliveries)
         writer = self.log.writer(f"{settings.group}.{settings.slot}")
         self._reader = self.log.subscribe(
             [settings.requests_topic],
             group=settings.group,
             on_assigned=lambda gained: self._held.gained(self._reader, gained),
-            on_revoked=self._held.lost,
+            on_revoked=self._revoked,
+        )
+        self._results = ResultWriter(
+            writer,
+            self._reader,
+            codec=self.codec,
+            held=self._held,
+            gather_s=settings.gather_s,
         )
         background = [
-            asyncio.create_task(self._follow(player.engine, news)),
-            asyncio.create_task(self._write_when_due(writer, writing)),
+            asyncio.create_task(self._news.follow(self._player.engine, self._tell)),
+            asyncio.create_task(self._begin_all()),
+            asyncio.create_task(self._write_results()),
         ]
-        try:
-            await self._until_first_ends(self._take(player), background)
-            await self._drain(writer, writing)
-        finally:
-            for task in [*background, *self._running]:
-                task.cancel()
-            await asyncio.gather(*background, *self._running, return_exceptions=True)
-            await in_thread(writing, writer.close)
-            await in_thread(self._requests, self._reader.close)
-            writing.shutdown()
+        with one_thread("requests") as polling:
+            try:
+                await self._until_first_ends(self._take(polling), background)
+                await self._drain(polling)
+            finally:
+                for task in [*background, *self._running]:
+                    task.cancel()
+                await asyncio.gather(*background, *self._running, return_exceptions=True)
+                await in_thread(polling, self._reader.close)
+                await self._results.close()
 
     async def _until_first_ends(
         self, main: Coroutine[Any, Any, None], background: Collection[asyncio.Task[None]]
@@ -160,130 +156,114 @@ class RolloutWorker:
         for ended in done:
             ended.result()
 
-    # -- weights ---------------------------------------------------------------------------------
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
-    async def _first_weights(self, news: Reader) -> Player | None:
-        while not self.stop.is_set():
-            newest = self._newest(await in_thread(self._news, news.poll, POLL_S))
-            if newest is not None:
-                update = await in_thread(self._news, self.follower.fetch, newest)
-                directory = await in_thread(self._news, self.follower.model_directory, newest)
-                player = self.make_player(directory, newest)
-                await player.engine.load(update)
-                logger.info("weights loaded", extra={"version": str(newest.version)})
-                return player
-        return None
+    # -- taking ----------------------------------------------------------------------------------
 
-    async def _follow(self, engine: Engine, news: Reader) -> None:
-        while True:
-            newest = self._newest(await in_thread(self._news, news.poll, POLL_S))
-            if newest is None or newest.version == engine.version:
-                continue
-            try:
-                update = await in_thread(self._news, self.follower.fetch, newest)
-            except WeightsError as error:
-                logger.warning("weights kept", extra={"reason": str(error)})
-                continue
-            await engine.load(update)
-            async with self._weights_changed:
-                self._weights_changed.notify_all()
-
-    def _newest(self, messages: Collection[Message]) -> WeightAnnouncement | None:
-        """The newest announcement that has bytes; notes whether the run is over."""
-        newest: WeightAnnouncement | None = None
-        for message in messages:
-            record = self.codec.decode(message.value or b"")
-            if isinstance(record, Evaluation):
-                self._is_over = self._is_over or record.final
-            elif record.kind == "final":
-                self._is_over = self._is_over or self.settings.closes_on_topic == message.topic
-            else:
-                newest = record
-        return newest
-
-    # -- requests --------------------------------------------------------------------------------
-
-    async def _take(self, player: Player) -> None:
+    async def _take(self, polling: Executor) -> None:
         """Take requests while there is room; polling never waits for an episode."""
         is_paused = False
-        most = SAMPLES_PER_SLOT * self.settings.slots
-        while not self.stop.is_set() and not self._is_over:
-            wants_pause = self._open_samples >= (most // 2 if is_paused else most)
+        most = BACKLOG_PER_SLOT * self.settings.slots
+        while not self.stop.is_set() and not self._news.is_over:
+            num_waiting = self._backlog.num_samples
+            wants_pause = num_waiting >= (most // 2 if is_paused else most)
             if wants_pause != is_paused:
                 change = self._reader.pause if wants_pause else self._reader.resume
-                await in_thread(self._requests, change, self._reader.assignment())
+                await in_thread(polling, change, self._reader.assignment())
                 is_paused = wants_pause
-            messages = await in_thread(self._requests, self._poll, is_paused)
-            for message in messages:
-                holding = self._held.accept(message)
-                if holding is not None:
-                    self._start(message, holding, player)
+            timeout_s = PAUSED_POLL_S if is_paused else POLL_S
+            for message in await in_thread(polling, self._poll, timeout_s):
+                delivery = self._held.accept(message)
+                if delivery is not None:
+                    self._read(delivery)
+            self._results.polled()
             self._give_up_lost()
+            await self._tell()
 
-    def _poll(self, is_paused: bool) -> list[Message]:  # noqa: FBT001 - passed to a thread
-        timeout_s = PAUSED_POLL_S if is_paused else POLL_S
-        messages = self._reader.poll(timeout_s, max_messages=MAX_MESSAGES)
-        with self._polled:
-            self._num_polls += 1
-            self._polled.notify_all()
-        return messages
+    def _poll(self, timeout_s: float) -> list[Message]:
+        return self._reader.poll(timeout_s, max_messages=MAX_MESSAGES)
 
-    def _wait_for_a_poll(self) -> None:
-        """Wait until a poll has begun and ended since: it brings the group's new generation."""
-        with self._polled:
-            enough = self._num_polls + 2
-            self._polled.wait_for(lambda: self._num_polls >= enough, MAX_POLL_WAIT_S)
-
-    def _start(self, message: Message, holding: PartitionProgress, player: Player) -> None:
-        request: RolloutRequest = self.codec.decode(message.value or b"")
-        self._open_samples += request.num_samples
-        task = asyncio.create_task(self._play(message, holding, request, player))
-        self._running[task] = (message, holding)
-        self._waiting.add(message)
-        task.add_done_callback(lambda ended: self._ended(ended, request.num_samples))
-
-    def _ended(self, task: asyncio.Task[None], num_samples: int) -> None:
-        message, _ = self._running.pop(task)
-        self._waiting.discard(message)
-        self._open_samples -= num_samples
-        if not self._running:
-            self._are_due.set()
+    def _read(self, delivery: Delivery) -> None:
+        """Let a request wait; one that cannot be read is dropped, and its group with it."""
+        try:
+            request: RolloutRequest = self.codec.decode(delivery.message.value or b"")
+        except RecordError as error:
+            now_s = self._player.clock.now_s()
+            writes = tuple(unreadable(delivery.message, error, self.settings, now_s=now_s))
+            self._results.add(Finished(delivery=delivery, writes=writes))
+        else:
+            self._backlog.add(TakenRequest(delivery=delivery, request=request))
 
     def _give_up_lost(self) -> None:
-        for task, (message, holding) in list(self._running.items()):
-            if not self._held.is_held(message, holding):
+        self._backlog.keep(lambda taken: self._held.is_held(taken.delivery))
+        for task, taken in list(self._running.items()):
+            if not self._held.is_held(taken.delivery):
                 task.cancel()
 
-    async def _play(
-        self, message: Message, holding: PartitionProgress, request: RolloutRequest, player: Player
-    ) -> None:
-        need = request.policies[0]
-        async with self._weights_changed:
-            await self._weights_changed.wait_for(
-                lambda: is_new_enough(player.engine.version, need.min_version)
-            )
-        age = Age(need.min_version, request.issued_at_s)
+    # -- playing ---------------------------------------------------------------------------------
+
+    async def _begin_all(self) -> None:
+        """Begin requests, oldest first, as there is room; for ever."""
+        while True:
+            async with self._beginning:
+                beginning = self._choose()
+                has_begun = bool(beginning) and await self._begin(beginning)
+            if not has_begun:
+                async with self._changed:
+                    await self._changed.wait()
+
+    def _choose(self) -> list[TakenRequest]:
+        for taken in self._backlog.exhausted():
+            logger.error("request given up", extra={"request": taken.request.request_id})
+            most = self.settings.max_deliveries
+            self._finish(taken, given_up(taken, self._player, max_deliveries=most))
+        room = BEGUN_PER_SLOT * self.settings.slots - self._num_begun
+        if any(map(plays_alone, self._running.values())) or not self._held.fit():
+            room = 0
+        version = self._player.engine.version
+        return self._backlog.next(version, room=room, is_idle=not self._running)
+
+    async def _begin(self, beginning: Collection[TakenRequest]) -> bool:
+        """Count the starts, in the log, and only then play; False where the group moved on."""
+        deliveries = [taken.delivery for taken in beginning]
+        self._held.started(deliveries)
+        if not await self._results.write(deliveries):
+            self._held.given_back(deliveries)
+            for taken in beginning:
+                self._backlog.add(taken)
+            return False
+        for taken in beginning:
+            self._num_begun += taken.request.num_samples
+            task = asyncio.create_task(self._play(taken))
+            self._running[task] = taken
+            task.add_done_callback(self._ended)
+        return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        taken = self._running.pop(task)
+        self._playing.discard(taken)
+        self._num_begun -= taken.request.num_samples
+        if not self._running:
+            self._results.flush()
+        self._telling = asyncio.create_task(self._tell())
+
+    async def _play(self, taken: TakenRequest) -> None:
+        began_s, request = self._loop.time(), taken.request
 
         async def sample(index: int) -> Trajectory:
-            async with self._slots.held(age):
-                self._waiting.discard(message)
-                return await self._sample(request, request.first_sample + index, player)
+            async with self._slots.held(taken.age):
+                self._playing.add(taken)
+                return await self._sample(request, request.first_sample + index)
 
         trajectories = await asyncio.gather(*map(sample, range(request.num_samples)))
-        self._finish(
-            FinishedRequest(
-                message=message,
-                holding=holding,
-                purpose=request.purpose,
-                trajectories=tuple(trajectories),
-            )
-        )
+        self._durations_s.append(self._loop.time() - began_s)
+        self._finish(taken, trajectories)
 
-    async def _sample(
-        self, request: RolloutRequest, sample_index: int, player: Player
-    ) -> Trajectory:
+    async def _sample(self, request: RolloutRequest, sample_index: int) -> Trajectory:
         trajectory = await play_episode(
-            request, sample_index, player, max_attempts=self.settings.max_attempts
+            request, sample_index, self._player, max_attempts=self.settings.max_attempts
         )
         failed = trajectory.status == "error" and not trajectory.retryable
         self._recent_failures.append(
@@ -292,78 +272,72 @@ class RolloutWorker:
         del self._recent_failures[:-FAILURES_LOOKED_AT]
         return trajectory
 
-    # -- trajectories ----------------------------------------------------------------------------
+    def _finish(self, taken: TakenRequest, trajectories: Iterable[Trajectory]) -> None:
+        topic = self.settings.trajectories_topic
+        if taken.request.purpose == "evaluate":
+            topic = self.settings.evaluation_trajectories_topic
+        group_id = taken.request.group_id
+        writes = tuple(Write(topic, one.prompt_id, one, group_id=group_id) for one in trajectories)
+        self._results.add(Finished(delivery=taken.delivery, writes=writes))
 
-    def _finish(self, one: FinishedRequest) -> None:
-        self._finished.append(one)
-        if len(self._finished) == 1:
-            asyncio.get_running_loop().call_later(self.settings.gather_s, self._are_due.set)
-
-    async def _write_when_due(self, writer: Writer, writing: Executor) -> None:
+    async def _write_results(self) -> None:
         while True:
-            await self._are_due.wait()
-            await self._write_finished(writer, writing)
-            self._refuse_if_all_fail()
+            await self._results.write_when_due()
+            failures = self._recent_failures
+            if len(failures) == FAILURES_LOOKED_AT and all(failures):
+                raise ConfigError(
+                    f"rollout: episodes must end with a reward: got {len(failures)} failures in a "
+                    f"row, the last {failures[-1]}. Correct the environment, reward function or "
+                    "prompts."
+                )
 
-    async def _write_finished(self, writer: Writer, writing: Executor) -> None:
-        self._are_due.clear()
-        finished = self._finished.copy()
-        self._finished.clear()
-        if finished:
-            await in_thread(writing, self._commit, writer, finished)
+    # -- ending ----------------------------------------------------------------------------------
 
-    def _commit(self, writer: Writer, finished: list[FinishedRequest]) -> None:
-        while True:
-            owned, positions = self._held.finish(finished)
-            if not owned:
-                return
-            try:
-                with writer.transaction() as txn:
-                    for one in owned:
-                        for trajectory in one.trajectories:
-                            topic = self._topic_for(one)
-                            key = trajectory.prompt_id.encode()
-                            txn.write(topic, key, self.codec.encode(trajectory))
-                    txn.commit_offsets(self._reader, positions)
-            except RebalancedError:
-                logger.info("group moved on, writing again what is still held")
-                self._wait_for_a_poll()
-            else:
-                return
+    def _revoked(self, partitions: Collection[Partition]) -> None:
+        """Hand partitions over, on the thread that polls."""
+        handing_over = self._hand_over(frozenset(partitions))
+        asyncio.run_coroutine_threadsafe(handing_over, self._loop).result()
+        self._held.lost(partitions)
 
-    def _topic_for(self, one: FinishedRequest) -> str:
-        if one.purpose == "evaluate":
-            return self.settings.evaluation_trajectories_topic
-        return self.settings.trajectories_topic
+    async def _hand_over(self, partitions: Collection[Partition]) -> None:
+        """Let what plays finish in its usual time, and take the starts of the rest back."""
 
-    def _refuse_if_all_fail(self) -> None:
-        failures = self._recent_failures
-        if len(failures) == FAILURES_LOOKED_AT and all(failures):
-            raise ConfigError(
-                f"rollout: episodes must end with a reward: got {len(failures)} failures in a row, "
-                f"the last {failures[-1]}. Correct the environment, reward function or prompts."
-            )
+        def goes(taken: TakenRequest) -> bool:
+            return taken.delivery.message.source in partitions
 
-    async def _drain(self, writer: Writer, writing: Executor) -> None:
-        """Hand back what has not begun; let the rest finish in time, and write what did."""
-        for task, (message, _) in self._running.items():
-            if message in self._waiting:
-                task.cancel()
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=self.settings.grace_s)
-        await self._write_finished(writer, writing)
+        self._backlog.keep(lambda taken: not goes(taken))
+        async with self._beginning:
+            leaving = [task for task, taken in self._running.items() if goes(taken)]
+        await self._end(leaving, within_s=self._usual_s())
 
+    def _usual_s(self) -> float:
+        """The 90th percentile of how long requests take, below any limit on polling."""
+        ordered = sorted(self._durations_s) or [0.0]
+        return min(LONGEST_HAND_OVER_S, ordered[int(0.9 * (len(ordered) - 1))])
 
-def is_new_enough(version: PolicyVersion | None, minimum: PolicyVersion) -> bool:
-    """Say whether an engine may start a request that asks for ``minimum``."""
-    return version is not None and version >= minimum
+    async def _drain(self, polling: Executor) -> None:
+        """Let what plays finish in time, hand back the rest, and write what did."""
+        self._backlog.keep(lambda _: False)
+        async with self._beginning:
+            running = list(self._running)
+        is_written = await self._end(running, within_s=self.settings.grace_s)
+        for _ in range(LAST_TRIES):
+            if is_written:
+                break
+            await in_thread(polling, self._poll, POLL_S)
+            is_written = await self._results.write()
 
+    async def _end(self, tasks: Collection[asyncio.Task[None]], *, within_s: float) -> bool:
+        """Let the tasks that play end in time, give the others back, and write all of it."""
+        waiting = {task for task in tasks if self._running[task] not in self._playing}
+        given_back = self._cancel(waiting)
+        if playing := set(tasks) - waiting:
+            _, late = await asyncio.wait(playing, timeout=within_s)
+            given_back += self._cancel(late)
+        self._held.given_back(given_back)
+        return await self._results.write(given_back)
 
-def one_thread(name: str) -> ThreadPoolExecutor:
-    """A thread for one client: its calls, the closing one included, never overlap."""
-    return ThreadPoolExecutor(1, thread_name_prefix=name)
-
-
-async def in_thread(thread: Executor, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a blocking function on ``thread`` and wait for its result."""
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+    def _cancel(self, tasks: Collection[asyncio.Task[None]]) -> list[Delivery]:
+        for task in tasks:
+            task.cancel()
+        return [self._running[task].delivery for task in tasks]

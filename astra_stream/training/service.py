@@ -29,7 +29,7 @@ from astra_stream.records import BatchSlice, MetricPoint, PolicyVersion, WeightA
 from astra_stream.training.batches import require_trainable, trained_outcomes
 from astra_stream.training.checkpoints import CheckpointFiles, CheckpointStore
 from astra_stream.training.interface import Backend, ExportedWeights
-from astra_stream.weights.hashing import root_hash, tensor_table
+from astra_stream.training.retraining import hash_of
 from astra_stream.weights.interface import Publisher
 
 logger = logging.getLogger(__name__)
@@ -338,8 +338,7 @@ class Trainer:
 
     def _compare(self, standing: Standing) -> Standing:
         """Go on in the lineage if the weights are those announced, else open another."""
-        weights = self._backend.export()
-        got = root_hash(tensor_table(weights.tensors, weights.dtypes))
+        got = hash_of(self._backend)
         if got == self._newest.root_hash:
             logger.info("restored", extra={"version": str(standing.version)})
             return replace(standing, version=self._newest.version)

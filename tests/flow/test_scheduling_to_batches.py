@@ -19,7 +19,7 @@ from astra_stream.declarations import declared
 from astra_stream.log.codec import Codec
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
-from astra_stream.log.processor import Processor
+from astra_stream.log.processor import GROUP_HEADER, Processor
 from astra_stream.processing.assembler import Assembler, AssemblerSettings
 from astra_stream.processing.pipeline import DeadLetters, Pipeline, Stage, StageError
 from astra_stream.processing.scheduler import Scheduler, SchedulerSettings
@@ -43,6 +43,8 @@ class Loop:
     rng: np.random.Generator
     p_uniform: float
     max_staleness: int
+    p_torn: float = 0.0
+    """Share of samples whose record does not decode."""
     version: int = 0
     unplayed: list[RolloutRequest] = field(default_factory=list)
     is_done: set[str] = field(default_factory=set)
@@ -89,10 +91,13 @@ class Loop:
                     prompt_id=request.prompt.prompt_id,
                     versions=(self.version,),
                 )
+                value = CODEC.encode(trajectory)
+                torn = self.rng.random() < self.p_torn
                 txn.write(
                     TOPICS.trajectories(POLICY),
                     trajectory.prompt_id.encode(),
-                    CODEC.encode(trajectory),
+                    value[: len(value) // 2] if torn else value,
+                    headers=((GROUP_HEADER, request.group_id.encode()),),
                 )
 
     def train(self) -> bool:
@@ -242,6 +247,7 @@ def run_loop(
     *,
     seed: int,
     p_uniform: float = 0.3,
+    p_torn: float = 0.0,
     num_prompts: int = 40,
     restart_every: int = 0,
     **scheduler,
@@ -251,7 +257,7 @@ def run_loop(
     rng = np.random.default_rng(seed)
     services = make_services(log, rule, **scheduler)
     names = list(services.makers)
-    loop = Loop(log, services.running, rng, p_uniform, rule.max_staleness)
+    loop = Loop(log, services.running, rng, p_uniform, rule.max_staleness, p_torn)
     for turn in range(20_000):
         if restart_every and turn % restart_every == restart_every - 1:
             services.restart(names[int(rng.integers(3))])
@@ -302,6 +308,17 @@ def test_every_group_ends_once_and_in_time(seed, max_staleness, groups_per_batch
     assert all(0 <= o.staleness <= max_staleness for o in trained)
     assert not any(o.reason == "expired" for o in outcomes(log))
     assert not log.records(TOPICS.dead_letters)
+
+
+@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(seed=st.integers(0, 10_000), restart_every=st.sampled_from([0, 7]))
+def test_a_torn_sample_costs_its_group_and_no_slot(seed, restart_every):
+    rule = AdmissionRule(groups_per_batch=2, max_staleness=1, steps=6)
+    log, loop = run_loop(rule, seed=seed, p_torn=0.15, restart_every=restart_every)
+    assert loop.version == rule.steps
+    assert_every_group_ended_once(log)
+    torn = {o.group_id for o in outcomes(log) if o.reason == "dead_letter"}
+    assert len(log.records(TOPICS.dead_letters)) >= len(torn) > 0
 
 
 def test_prompts_that_end_early_leave_a_short_last_batch():

@@ -142,9 +142,9 @@ class SharedRun:
         topic = self.names.weights(POLICY)
         return self.wait_for(topic, lambda record: record.version.number >= number)
 
-    def audit(self, *, steps: int) -> list[str]:
+    def audit(self, *, steps: int, retrain: bool = False) -> list[str]:
         """Assert that the run has ended as promised; the root hash of each version, from 0."""
-        report = audited(self.config, self.stack)
+        report = audited(self.config, self.stack, retrain=retrain)
         assert report.violations == ()
         assert report.finished
         assert report.dead_letters == 0

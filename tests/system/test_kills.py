@@ -26,7 +26,7 @@ def test_every_service_is_killed_once_and_every_sample_has_one_outcome(lab):
     codes = run.finish()
     assert set(codes.values()) == {0}, codes
     assert died(run) == {*KILLED_AT.values(), "train"}
-    run.audit(steps=14)
+    run.audit(steps=14, retrain=True)
     evaluated = [e.requested_version.number for e in run.records(run.names.evaluations)]
     assert evaluated == sorted(set(evaluated))
     assert {0, 14} <= set(evaluated)
@@ -39,4 +39,4 @@ def test_a_killed_broker_comes_back_and_the_run_with_it(lab):
     lab.stack.supervisor.kill("kafka")
     codes = run.finish()
     assert set(codes.values()) == {0}, codes
-    run.audit(steps=6)
+    run.audit(steps=6, retrain=True)

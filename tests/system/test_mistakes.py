@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from astra_stream.errors import TransientError
+from astra_stream.declarations import declared
+from astra_stream.errors import RecordError, TransientError
 from astra_stream.local import Supervisor, object_store
 from astra_stream.local.ports import PortReservation
+from astra_stream.log.codec import Codec
+from astra_stream.log.dead_letters import make_dead_letter
+from astra_stream.log.interface import Message
 from astra_stream.store.s3 import S3Store
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -27,6 +31,7 @@ from astra_stream.algorithms.interface import processor
 def drop_all(group):
     return []
 """
+CODEC = Codec(declared("schemas"))
 TRY_AGAIN = 75
 USER_MISTAKE = 2
 
@@ -106,6 +111,31 @@ def test_top_p_while_training_is_refused(lab):
         "astra: run.json: rollout.sampling.top_p must be 1.0 while training: got 0.9. "
         "Remove it: log-probabilities are of the whole vocabulary.\n"
     )
+
+
+def test_a_record_that_was_refused_is_listed_shown_and_written_again(lab):
+    run = lab.run()
+    letter = make_dead_letter(
+        Message(run.names.prompts, 0, 7, b"p", b"torn", 0),
+        RecordError("by design"),
+        service="scheduler",
+        stage="scheduler",
+        now_s=0.0,
+    )
+    with closing(run.log.writer("test")) as writer, writer.transaction() as txn:
+        txn.write(run.names.dead_letters, b"k", CODEC.encode(letter))
+    where = f"{run.names.prompts}[0]@7"
+    listed = lab.astra_here("dead-letters", "list", run.directory)
+    assert where in listed.stdout
+    assert "RecordError: by design" in listed.stdout
+    shown = lab.astra_here("dead-letters", "show", run.directory, where, "--json")
+    assert json.loads(shown.stdout)["first bytes"] == b"torn".hex(" ")
+    again = lab.astra_here("dead-letters", "replay", run.directory, where)
+    assert "1 of 1 records written again" in again.stdout
+    assert run.messages(run.names.prompts)[-1].value == b"torn"
+    unknown = lab.astra_here("dead-letters", "show", run.directory, "x[0]@1")
+    assert unknown.returncode == USER_MISTAKE
+    assert "x[0]@1 must be the coordinates of a dead letter: got one of" in unknown.stderr
 
 
 def test_a_broker_that_is_down_is_one_message_with_its_address(lab):

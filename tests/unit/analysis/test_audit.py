@@ -66,8 +66,10 @@ def request(group_id: str) -> RolloutRequest:
     )
 
 
-def audited(run: list, *, objects: dict[str, int] | None = None) -> AuditReport:
-    ledger = Ledger(policy=POLICY, max_staleness=1, present=objects)
+def audited(run: list, *, objects=None, retrained=()) -> AuditReport:
+    ledger = Ledger(
+        policy=POLICY, max_staleness=1, present=objects, retrained=dict(enumerate(retrained))
+    )
     for number, record in enumerate(run):
         ledger.take(record, f"t[0]@{number}")
     return audit(ledger)
@@ -210,6 +212,13 @@ def test_objects_must_be_there_whole_and_others_are_orphans(run):
     for objects in ({}, {"w/a": 4}):
         (found,) = audited(run, objects=objects).violations
         assert (found.rule, found.what) == ("object", "w/a")
+
+
+def test_weights_that_training_again_does_not_make_are_found(run):
+    hashes = [record.root_hash for record in run if isinstance(record, WeightAnnouncement)]
+    assert audited(run, retrained=hashes[:4]).violations == ()
+    (found,) = audited(run, retrained=[*hashes[:2], "f" * 64, hashes[3]]).violations
+    assert (found.rule, found.what) == ("weights", "v2")
 
 
 @pytest.mark.parametrize("length", range(NUM_GROUPS * 3 + 1, 43))

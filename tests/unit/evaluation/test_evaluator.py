@@ -7,7 +7,7 @@ import pytest
 
 from astra_stream.evaluation.evaluator import Evaluator, EvaluatorSettings
 from astra_stream.log.interface import Message
-from astra_stream.log.processor import Finish, Forget, Incoming, Keep, Write
+from astra_stream.log.processor import GROUP_HEADER, Finish, Forget, Incoming, Keep, Write
 from astra_stream.records import (
     Evaluation,
     PolicyVersion,
@@ -159,6 +159,16 @@ def test_samples_without_a_valid_reward_are_counted_and_left_out():
     (evaluation,) = evaluations(writes)
     assert (evaluation.mean_at_k, evaluation.num_prompts) == (1.0, 2)
     assert (evaluation.num_samples, evaluation.num_invalid) == (4, 2)
+
+
+def test_a_sample_that_does_not_decode_is_counted_as_not_valid():
+    bench = Bench()
+    first, second, third = requests(bench.give(announcement(0)))
+    bench.give(*samples_of(first), *samples_of(second), *list(samples_of(third))[1:])
+    header = ((GROUP_HEADER, third.group_id.encode()),)
+    torn = Message("trajectories", 0, 9, b"k", b"torn", 0, header)
+    (evaluation,) = evaluations(bench.take(bench.evaluator.unreadable(torn, 7.0)))
+    assert (evaluation.num_samples, evaluation.num_invalid) == (5, 1)
 
 
 def test_a_sample_delivered_twice_counts_once():

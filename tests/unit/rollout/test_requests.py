@@ -4,7 +4,7 @@ import pytest
 
 from astra_stream.log.interface import Message, Partition
 from astra_stream.log.memory import MemoryLog
-from astra_stream.rollout.requests import FinishedRequest, HeldRequests
+from astra_stream.rollout.requests import Finished, HeldRequests
 
 TOPIC = "requests"
 
@@ -32,26 +32,26 @@ def subscribe(log):
 
 def accepted(held, messages):
     """The requests that are to be played, as they are once finished."""
-    taken = ((message, held.accept(message)) for message in messages)
-    return [
-        FinishedRequest(message=message, holding=holding, purpose="train", trajectories=())
-        for message, holding in taken
-        if holding is not None
-    ]
+    deliveries = map(held.accept, messages)
+    return [Finished(delivery=one, writes=()) for one in deliveries if one is not None]
 
 
 def commit(log, reader, held, finished):
-    _, positions = held.finish(finished)
+    positions = finish(held, finished)
     with log.writer("worker").transaction() as txn:
         txn.commit_offsets(reader, positions)
 
 
+def finish(held, finished):
+    return held.positions([one.delivery for one in held.finish(finished)])
+
+
 def of_partition(requests, index):
-    return [one for one in requests if one.message.partition == index]
+    return [one for one in requests if one.delivery.message.partition == index]
 
 
 def offsets(requests):
-    return [one.message.offset for one in requests]
+    return [one.delivery.message.offset for one in requests]
 
 
 def test_every_delivered_request_is_played(log):
@@ -79,28 +79,27 @@ def test_what_ended_out_of_order_is_not_played_again_after_a_restart(log):
 def test_the_position_moves_past_all_that_is_done_in_a_row(log):
     _, held, messages = subscribe(log)
     first, second, *_ = of_partition(accepted(held, messages), 1)
-    _, positions = held.finish([second])
-    assert positions[Partition(TOPIC, 1)].offset == first.message.offset
-    _, positions = held.finish([first])
-    assert positions[Partition(TOPIC, 1)].offset == second.message.offset + 1
+    positions = finish(held, [second])
+    assert positions[Partition(TOPIC, 1)].offset == first.delivery.message.offset
+    positions = finish(held, [first])
+    assert positions[Partition(TOPIC, 1)].offset == second.delivery.message.offset + 1
     assert positions[Partition(TOPIC, 1)].metadata == ""
 
 
 def test_a_transaction_written_again_takes_the_same_positions(log):
     _, held, messages = subscribe(log)
     requests = accepted(held, messages)
-    assert held.finish(requests[1:3]) == held.finish(requests[1:3])
+    assert finish(held, requests[1:3]) == finish(held, requests[1:3])
 
 
 def test_what_was_lost_is_neither_held_nor_written(log):
     _, held, messages = subscribe(log)
     requests = accepted(held, messages)
     held.lost([Partition(TOPIC, 0)])
-    kept, positions = held.finish(requests)
-    assert {one.message.partition for one in kept} == {1}
-    assert positions.keys() == {Partition(TOPIC, 1)}
+    assert {one.delivery.message.partition for one in held.finish(requests)} == {1}
+    assert finish(held, requests).keys() == {Partition(TOPIC, 1)}
     (lost, *_) = of_partition(requests, 0)
-    assert not held.is_held(lost.message, lost.holding)
+    assert not held.is_held(lost.delivery)
 
 
 def test_what_was_lost_and_gained_again_is_left_to_the_later_holding(log):
@@ -108,6 +107,23 @@ def test_what_was_lost_and_gained_again_is_left_to_the_later_holding(log):
     before = of_partition(accepted(held, messages), 0)
     held.lost([Partition(TOPIC, 0)])
     held.gained(reader, [Partition(TOPIC, 0)])
-    assert held.finish(before) == ([], {})
-    after = accepted(held, [one.message for one in before])
-    assert offsets(held.finish(after)[0]) == offsets(before)
+    assert held.finish(before) == []
+    after = accepted(held, [one.delivery.message for one in before])
+    assert offsets(held.finish(after)) == offsets(before)
+
+
+def test_a_start_is_known_to_the_next_owner_until_it_ends_or_is_given_back(log):
+    reader, held, messages = subscribe(log)
+    first, second, third, _ = of_partition(accepted(held, messages), 0)
+    started = [one.delivery for one in (first, second, third)]
+    held.started(started)
+    held.started(started[:1])
+    held.given_back(started[1:2])
+    with log.writer("worker").transaction() as txn:
+        txn.commit_offsets(reader, held.positions(started))
+    held.finish([third])
+    reader.close()
+
+    _, held, messages = subscribe(log)
+    again = of_partition(accepted(held, messages), 0)
+    assert [one.delivery.num_starts for one in again] == [2, 0, 1, 0]

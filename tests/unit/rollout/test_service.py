@@ -1,8 +1,10 @@
 """The worker against a log in memory and an engine whose replies are given."""
 
 import asyncio
+import dataclasses
 import functools
 import math
+import queue
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,10 +17,14 @@ from astra_stream.engines.interface import WeightUpdate
 from astra_stream.environments.verifiable import Verifiable
 from astra_stream.errors import ConfigError
 from astra_stream.log.codec import Codec
+from astra_stream.log.interface import Committed, Partition
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
+from astra_stream.log.progress import PartitionProgress
 from astra_stream.records import PolicyNeed, PolicyVersion, WeightAnnouncement
-from astra_stream.rollout.service import POLL_S, RolloutWorker, WorkerSettings, is_new_enough
+from astra_stream.rollout.backlog import SHARED_STARTS
+from astra_stream.rollout.service import POLL_S, RolloutWorker
+from astra_stream.rollout.settings import WorkerSettings
 
 CODEC = Codec(declared("schemas"))
 TOPICS = TopicNames("t")
@@ -44,6 +50,8 @@ def make_log() -> MemoryLog:
             TOPICS.trajectories(POLICY): 2,
             TOPICS.evaluation_trajectories(POLICY): 1,
             TOPICS.weights(POLICY): 1,
+            TOPICS.outcomes: 1,
+            TOPICS.dead_letters: 1,
         }
     )
 
@@ -84,6 +92,8 @@ def make_worker(log, player, *, slot: int = 0, **settings) -> RolloutWorker:
             requests_topic=TOPICS.requests(),
             trajectories_topic=TOPICS.trajectories(POLICY),
             evaluation_trajectories_topic=TOPICS.evaluation_trajectories(POLICY),
+            outcomes_topic=TOPICS.outcomes,
+            dead_letters_topic=TOPICS.dead_letters,
             weights_topic=TOPICS.weights(POLICY),
             closes_on_topic=TOPICS.weights(POLICY),
             group=TOPICS.group("rollout", "main"),
@@ -219,8 +229,94 @@ def test_what_finishes_together_is_written_together_and_the_last_at_once(make_pl
         wait_for(log, TOPICS.trajectories(POLICY), 8)
     reader = log.assign([TOPICS.trajectories(POLICY)])
     ends = reader.end_offsets(reader.assignment())
-    # A transaction leaves a marker behind its records, which have one key.
+    # A transaction leaves a marker behind its records, which all have one key.
     assert sum(ends.values()) == 8 + 1
+
+
+def starts_of(log, partition: int) -> int:
+    """Uncounted starts of the first request of a partition, as committed."""
+    where = Partition(TOPICS.requests(), partition)
+    reader = log.assign([TOPICS.requests()], group=TOPICS.group("rollout", "main"))
+    committed = reader.committed([where]).get(where, Committed(0))
+    reader.close()
+    return PartitionProgress.from_committed(committed).num_starts(0)
+
+
+def test_a_start_is_counted_before_the_request_plays_and_taken_back_at_a_stop(
+    make_player, make_request
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 1)
+    begun: queue.Queue[int] = queue.Queue()
+
+    async def never_ends() -> None:
+        begun.put(starts_of(log, 0))
+        await asyncio.get_running_loop().create_future()
+
+    with running(make_worker(log, make_player("2", before_reply=never_ends), grace_s=0.05)):
+        assert begun.get() == 1
+    assert starts_of(log, 0) == 0
+
+
+def test_a_request_that_ended_too_many_processes_is_recorded_as_failed(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 1)
+    progress = PartitionProgress(0)
+    progress.delivered(0)
+    for _ in range(SHARED_STARTS + 3):
+        progress.started(0)
+    reader = log.assign([TOPICS.requests()], group=TOPICS.group("rollout", "main"))
+    with log.writer("dead").transaction() as txn:
+        txn.commit_offsets(reader, {Partition(TOPICS.requests(), 0): progress.committed()})
+    with running(make_worker(log, make_player("2"))):
+        wait_for(log, TOPICS.trajectories(POLICY), 2)
+    failed = [CODEC.decode(m.value) for m in log.records(TOPICS.trajectories(POLICY))]
+    assert [(t.status, t.error_kind, t.reward_valid) for t in failed] == [
+        ("error", "DeliveryLimitError", False)
+    ] * 2
+    assert "got 5 starts without an end, 3 of them alone" in failed[0].error
+
+
+def test_a_request_that_cannot_be_read_ends_its_group_and_the_next_one_is_played(
+    make_player, make_request
+):
+    log = make_log()
+    announce(log, 0)
+    with log.writer("torn").transaction() as txn:
+        txn.write(TOPICS.requests(), b"p/0/0/0", b"\x00torn", partition=0)
+    write(log, TOPICS.requests(), make_request(num_samples=2, group_id="g0"), 0)
+    with running(make_worker(log, make_player("2"))):
+        wait_for(log, TOPICS.trajectories(POLICY), 2)
+    (outcome,) = [CODEC.decode(m.value) for m in log.records(TOPICS.outcomes)]
+    assert (outcome.group_id, outcome.event, outcome.reason) == ("p/0", "dropped", "dead_letter")
+    (letter,) = [CODEC.decode(m.value) for m in log.records(TOPICS.dead_letters)]
+    assert (letter.topic, letter.offset, letter.value) == (TOPICS.requests(), 0, b"\x00torn")
+
+
+def test_a_partition_is_handed_over_with_what_plays_finished(make_player, make_request):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 4)
+    slow, joined = threading.Event(), threading.Event()
+
+    async def plays_until_another_has_joined() -> None:
+        slow.set()
+        await asyncio.to_thread(joined.wait)
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=POLL_S)
+
+    first = make_worker(log, make_player("2", before_reply=plays_until_another_has_joined), slots=8)
+    first._durations_s.append(5.0)
+    with running(first):
+        slow.wait()
+        other = dataclasses.replace(make_player("2"), worker="here/1")
+        with running(make_worker(log, other, slot=1)):
+            joined.set()
+            wait_for(log, TOPICS.trajectories(POLICY), 8)
+    assert played(log) == [f"g{number}/{index}" for number in range(4) for index in range(2)]
+    workers = {CODEC.decode(m.value).worker for m in log.records(TOPICS.trajectories(POLICY))}
+    assert workers == {"here/0"}
 
 
 def nan(_reply, _prompt):
@@ -253,10 +349,3 @@ def test_a_worker_stopped_before_there_are_weights_just_ends(make_player):
     worker = make_worker(make_log(), make_player("2"))
     worker.stop.set()
     asyncio.run(worker.run())
-
-
-def test_only_weights_that_are_not_older_are_new_enough():
-    assert is_new_enough(PolicyVersion(0, 3), PolicyVersion(0, 3))
-    assert is_new_enough(PolicyVersion(1, 2), PolicyVersion(0, 3))
-    assert not is_new_enough(PolicyVersion(0, 2), PolicyVersion(0, 3))
-    assert not is_new_enough(None, PolicyVersion(0, 0))

@@ -1,0 +1,45 @@
+"""Requests that are not played, and what is written of them so that their groups end."""
+
+from collections.abc import Iterator
+
+from astra_stream.errors import DeliveryLimitError, RecordError
+from astra_stream.log.dead_letters import make_dead_letter
+from astra_stream.log.interface import Message
+from astra_stream.log.processor import Write
+from astra_stream.records import Outcome, Trajectory
+from astra_stream.rollout.episode import Player, given_up_episode
+from astra_stream.rollout.requests import TakenRequest
+from astra_stream.rollout.settings import WorkerSettings
+
+
+def unreadable(
+    message: Message, error: RecordError, settings: WorkerSettings, *, now_s: float
+) -> Iterator[Write]:
+    """A dead letter, and the end of the group where the record's key still names it."""
+    letter = make_dead_letter(message, error, service=settings.group, stage="requests", now_s=now_s)
+    yield Write(settings.dead_letters_topic, message.coordinates, letter)
+    # The key is the request's id, which starts with its group's.
+    group_id = (message.key or b"").decode(errors="replace").rsplit("/", 2)[0]
+    if group_id:
+        outcome = Outcome(
+            group_id=group_id,
+            prompt_id="",
+            policy=settings.policy,
+            event="dropped",
+            stage="rollout",
+            reason="dead_letter",
+            at_s=now_s,
+        )
+        yield Write(settings.outcomes_topic, group_id, outcome)
+
+
+def given_up(taken: TakenRequest, player: Player, *, max_deliveries: int) -> Iterator[Trajectory]:
+    """A failed sample for each that was asked for, of a request that ended its processes."""
+    request = taken.request
+    error = DeliveryLimitError(
+        f"request {request.request_id!r} must not end the processes that play it: got "
+        f"{taken.delivery.num_starts} starts without an end, {max_deliveries} of them alone. "
+        "Look at its prompt and environment."
+    )
+    for index in range(request.first_sample, request.first_sample + request.num_samples):
+        yield given_up_episode(request, index, player, error)
