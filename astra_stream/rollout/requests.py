@@ -72,9 +72,12 @@ class HeldRequests:
         """Take a delivered record, unless it was done before or its partition is gone."""
         with self.lock:
             progress = self._progress.get(message.source)
-            if progress is None or progress.is_done(message.offset):
+            if progress is None:
                 return None
+            # Also what was done before: the position may only move over what it was handed.
             progress.delivered(message.offset)
+            if progress.is_done(message.offset):
+                return None
             num_starts = progress.num_starts(message.offset)
             return Delivery(message=message, holding=progress, num_starts=num_starts)
 

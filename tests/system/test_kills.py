@@ -1,4 +1,4 @@
-"""Any one service, or the broker, is killed while a run goes on: nothing is lost or done twice."""
+"""Services and broker are killed while a run goes on: nothing is lost or done twice."""
 
 import signal
 
@@ -14,7 +14,7 @@ def died(run):
     return {event.name for event in run.supervisor.exits() if event.code == -signal.SIGKILL}
 
 
-def test_every_service_is_killed_once_and_every_sample_has_one_outcome(lab):
+def test_every_service_and_the_broker_are_killed_once_and_every_sample_has_one_outcome(lab):
     changes = {"prompts.source.held_out": 10, "evaluate": {"every": 4}}
     run = lab.run(steps=14, **changes)
     run.start()
@@ -23,6 +23,8 @@ def test_every_service_is_killed_once_and_every_sample_has_one_outcome(lab):
         run.supervisor.kill(name)
     run.wait_for_version(9)
     run.supervisor.kill("train")
+    run.wait_for_version(11)
+    lab.stack.supervisor.kill("kafka")
     codes = run.finish()
     assert set(codes.values()) == {0}, codes
     assert died(run) == {*KILLED_AT.values(), "train"}
@@ -30,13 +32,3 @@ def test_every_service_is_killed_once_and_every_sample_has_one_outcome(lab):
     evaluated = [e.requested_version.number for e in run.records(run.names.evaluations)]
     assert evaluated == sorted(set(evaluated))
     assert {0, 14} <= set(evaluated)
-
-
-def test_a_killed_broker_comes_back_and_the_run_with_it(lab):
-    run = lab.run(steps=6)
-    run.start()
-    run.wait_for_version(2)
-    lab.stack.supervisor.kill("kafka")
-    codes = run.finish()
-    assert set(codes.values()) == {0}, codes
-    run.audit(steps=6, retrain=True)

@@ -23,14 +23,6 @@ REWARDS = """
 def raises(reply, prompt):
     raise ZeroDivisionError("division by zero, as asked")
 """
-STAGES = """
-from astra_stream.algorithms.interface import processor
-
-
-@processor
-def drop_all(group):
-    return []
-"""
 CODEC = Codec(declared("schemas"))
 TRY_AGAIN = 75
 USER_MISTAKE = 2
@@ -69,18 +61,6 @@ def test_prompts_that_end_before_the_last_batch_is_full_make_a_short_one(lab):
     summary = summary_of(lab)
     assert (summary["steps"], summary["closed"]) == (4, "prompts_exhausted")
     assert summary["groups_trained"] == 14
-
-
-def test_a_run_whose_every_group_is_dropped_stops_and_names_the_stage(lab):
-    (lab.directory / "stages.py").write_text(STAGES)
-    changes = {
-        "policies.main.pipeline": [{"use": "stages:drop_all"}],
-        "policies.main.batch.max_drops": 1,
-    }
-    done = run_on_shared_servers(lab, lab.file(steps=3, **changes))
-    assert done.returncode == 0, done.stderr
-    assert "0 of 3, ended by no_signal: stages:drop_all" in done.stdout
-    assert summary_of(lab)["closed"] == "no_signal: stages:drop_all"
 
 
 def test_everything_that_is_wrong_with_a_run_file_is_said_at_once(lab):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from astra_stream.log.interface import Message, Partition
+from astra_stream.log.interface import Committed, Message, Partition
 from astra_stream.log.memory import MemoryLog
 from astra_stream.rollout.requests import Finished, HeldRequests
 
@@ -74,6 +74,18 @@ def test_what_ended_out_of_order_is_not_played_again_after_a_restart(log):
     again = accepted(held, messages)
     assert offsets(of_partition(again, 0)) == offsets([first, third])
     assert len(of_partition(again, 1)) == 4
+
+
+def test_after_a_restart_the_position_moves_past_what_was_done_before(log):
+    reader, held, messages = subscribe(log)
+    _, second, _, fourth = of_partition(accepted(held, messages), 0)
+    commit(log, reader, held, [second, fourth])
+    reader.close()
+
+    _, held, messages = subscribe(log)
+    rest = of_partition(accepted(held, messages), 0)
+    positions = finish(held, rest)
+    assert positions[Partition(TOPIC, 0)] == Committed(fourth.delivery.message.offset + 1)
 
 
 def test_the_position_moves_past_all_that_is_done_in_a_row(log):
