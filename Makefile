@@ -34,7 +34,7 @@ demo: .venv/.demo  ## Install, start a broker and a store, train a small model, 
 
 # Two files of tests at a time: many of them wait for a broker, or for torch to be imported.
 test: .venv/.test  ## Run every test; they start the servers they need.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/.test  ## Lint, format, types, layers and house rules: all that needs no server.
 	$(BIN)/ruff check

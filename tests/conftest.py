@@ -27,7 +27,11 @@ SERVERS_TIMEOUT_S = 180
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that use servers more time: the first of them waits until these are up."""
+    """Give tests that use servers more time: the first of them waits until these are up.
+
+    Slow tests come first, so that no process is left with one of them at the end.
+    """
+    items.sort(key=lambda item: "slow" not in item.keywords)
     for item in items:
         uses_servers = not SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
         if uses_servers and item.get_closest_marker("timeout") is None:

@@ -69,8 +69,9 @@ _SETTINGS: dict[str, str | int] = {
     # A killed broker takes writes again after 6 s instead of 14.
     "broker.session.timeout.ms": 2000,
     "broker.heartbeat.interval.ms": 500,
-    # An orphaned transaction holds its readers for its timeout plus this.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+    # An orphaned transaction holds its readers for its timeout plus this, so 1 s was tried: a scan
+    # so soon after a restart ends transactions without their markers, and readers wait for ever.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
     # Sized for a laptop: the defaults are for a machine of its own.
     "num.network.threads": 2,
     "num.io.threads": 4,

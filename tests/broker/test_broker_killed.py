@@ -1,5 +1,6 @@
 """A broker of its own, killed and stopped while clients are at work."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from astra_stream.clock import SystemClock
 from astra_stream.errors import TransientError
 from astra_stream.local.broker import NAME, PORT_NAMES, kafka_server, prepare_broker
 from astra_stream.local.jars import locked_jars, read_lock
@@ -15,9 +18,10 @@ from astra_stream.local.java import find_java
 from astra_stream.local.ports import LOOPBACK, PortReservation
 from astra_stream.local.servers import ServerProcess
 from astra_stream.local.supervisor import Supervisor
-from astra_stream.log.interface import TopicSettings, Writer
+from astra_stream.log.interface import Partition, TopicSettings, Writer
 from astra_stream.log.kafka import KafkaLog
 from astra_stream.log.kafka_admin import KafkaAdmin
+from astra_stream.log.reading import read_to_end
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(120)]
 START_S = 60.0
@@ -118,3 +122,40 @@ def test_a_broker_that_stays_away_is_one_error_with_its_address(
         reader.committed(reader.assignment())
     log.close()
     assert capfd.readouterr().err == ""
+
+
+def test_transactions_that_time_out_while_the_broker_is_down_hold_no_reader_for_ever(
+    broker: Broker,
+) -> None:
+    make_topic(broker.bootstrap)
+    producers = [open_transaction(broker.bootstrap, f"t{number}") for number in range(4)]
+    broker.supervisor.kill(NAME)
+    log = KafkaLog(broker.bootstrap, deadline_s=START_S)
+    assert list(read_to_end(log, "t", clock=SystemClock())) == []
+    for number in range(len(producers)):
+        reader = log.assign(["t"], group=f"t{number}")
+        assert reader.committed([Partition("t", 0)]) == {}
+        reader.close()
+    log.close()
+
+
+def open_transaction(bootstrap: str, name: str) -> Producer:
+    """A transaction with a record and a position, due before the broker is back."""
+    settings = {"bootstrap.servers": bootstrap, "logger": logging.getLogger("test.native")}
+    producer = Producer(
+        {
+            **settings,
+            "transactional.id": name,
+            "transaction.timeout.ms": 4_000,
+            "socket.timeout.ms": 3_000,
+        }
+    )
+    producer.init_transactions(START_S)
+    reader = Consumer({**settings, "group.id": name})
+    producer.begin_transaction()
+    producer.produce("t", b"never committed")
+    producer.send_offsets_to_transaction(
+        [TopicPartition("t", 0, 0)], reader.consumer_group_metadata(), START_S
+    )
+    reader.close()
+    return producer
