@@ -91,10 +91,9 @@ def new_backend(config: "RunConfig") -> "TorchBackend":
     """A trainer as the run began it, with as many threads, which decide the rounding."""
     from astra_stream.cli.assembly import make_backend
     from astra_stream.cli.binding import RunPlugins
-    from astra_stream.cli.run import LocalRun
+    from astra_stream.cli.run import threads_each
 
-    num_threads = LocalRun(config, Path()).threads_each()
-    return make_backend(config, RunPlugins(config, config.run), num_threads)
+    return make_backend(config, RunPlugins(config, config.run), threads_each(config))
 
 
 def look_into_store(ledger: "Ledger", config: "RunConfig", stack: "StackInfo | None") -> None:

@@ -119,7 +119,7 @@ class LocalRun:
         """The run's services as children."""
         from astra_stream.local.supervisor import Service
 
-        share = str(self.threads_each())
+        share = str(threads_each(self.config))
         commands = {
             "train": ("train", "--threads", share),
             **{
@@ -144,11 +144,6 @@ class LocalRun:
                 )
             )
         return found
-
-    def threads_each(self) -> int:
-        """Threads for each process that computes with tensors: an equal share, at least 1."""
-        cores = self.config.local.cores or len(os.sched_getaffinity(0))
-        return max(1, cores // (1 + self.config.rollout.workers))
 
     def _environment(self, threads: str) -> dict[str, str]:
         return {
@@ -202,7 +197,7 @@ class LocalRun:
             )
         finally:
             log.close()
-        share = self.threads_each()
+        share = threads_each(self.config)
         _say(f"{len(changes)} topics made, {written} prompts written")
         _say(f"{len(self.services())} services; {share} thread(s) for each that computes")
 
@@ -270,6 +265,12 @@ class LocalRun:
             title=self.config.run,
             max_staleness=self.config.policy.max_staleness,
         )
+
+
+def threads_each(config: "RunConfig") -> int:
+    """Threads for each process that computes with tensors: an equal share, at least 1."""
+    cores = config.local.cores or len(os.sched_getaffinity(0))
+    return max(1, cores // (1 + config.rollout.workers))
 
 
 def new_directory(runs: Path, name: str) -> Path:
