@@ -195,7 +195,11 @@ def evaluate(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirect
             requests_topic=topics.requests(),
             evaluations_topic=topics.evaluations,
         )
-        inputs = (topics.weights(policy), topics.evaluation_trajectories(policy))
+        inputs = (
+            topics.weights(policy),
+            topics.evaluation_trajectories(policy),
+            topics.outcomes,
+        )
         assembly.processor_service(parts, "evaluator", inputs=inputs).run(evaluator, parts.stop)
 
 

@@ -1,7 +1,8 @@
 """Scores versions on held-out prompts, through the same rollout workers, while training goes on.
 
 A worker serves the newest version it has, so an evaluation that was asked of version v may be
-answered by later ones: the record says which.
+answered by later ones: the record says which. Evaluations are written in the order in which they
+were asked: whoever reads the final one has read them all.
 """
 
 import re
@@ -14,6 +15,7 @@ from astra_stream.log.interface import Message
 from astra_stream.log.processor import Effect, Finish, Forget, Incoming, Keep, Write, group_of
 from astra_stream.records import (
     Evaluation,
+    Outcome,
     PolicyNeed,
     PolicyVersion,
     Prompt,
@@ -61,7 +63,10 @@ class Running:
 
 
 class Evaluator:
-    """A processor with one instance: announcements and trajectories in, requests and scores out."""
+    """A processor with one instance: requests and scores out.
+
+    In come announcements, trajectories, and the outcomes of requests that nobody could read.
+    """
 
     def __init__(
         self,
@@ -110,15 +115,15 @@ class Evaluator:
             yield from self._announced(record, now_s)
         elif isinstance(record, Trajectory):
             yield from self._played(record, now_s)
+        elif isinstance(record, Outcome) and record.event == "dropped":
+            yield from self._dropped(record, now_s)
 
     def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
         """Count a sample that does not decode as one that is not valid."""
-        found = EVALUATION_GROUP.fullmatch(group_of(message))
-        running = self._running.get(int(found[1])) if found else None
-        if found and running is not None:
-            version = list(running.version)
-            invalid = [found[2], 0.0, False, 0, version, version]
-            yield from self._scored(running, message.coordinates, invalid, now_s)
+        running, prompt_id = self._asked(group_of(message))
+        if running is not None:
+            invalid = _invalid(prompt_id, running.version)
+            yield from self._scored(running, {message.coordinates: invalid}, now_s)
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Finish once the final version is scored."""
@@ -146,8 +151,7 @@ class Evaluator:
             request = self._request(prompt, version, now_s)
             place = index % self._settings.num_partitions
             yield Write(self._requests_topic, request.request_id, request, partition=place)
-        if not prompts:
-            yield from self._complete(running, now_s)
+        yield from self._complete(now_s)
 
     def _request(self, prompt: Prompt, version: PolicyVersion, now_s: float) -> RolloutRequest:
         settings = self._settings
@@ -166,42 +170,59 @@ class Evaluator:
             purpose="evaluate",
         )
 
+    def _asked(self, group_id: str) -> tuple[Running | None, str]:
+        """The evaluation under way that a group is part of, and the group's prompt."""
+        found = EVALUATION_GROUP.fullmatch(group_id)
+        return (self._running.get(int(found[1])), found[2]) if found else (None, "")
+
     def _played(self, trajectory: Trajectory, now_s: float) -> Iterator[Effect]:
-        number = int(trajectory.group_id.split("/", 2)[1])
-        running = self._running.get(number)
+        running, prompt_id = self._asked(trajectory.group_id)
         if running is None:
             return
         low, high = trajectory.version_range or (running.version, running.version)
         result = [
-            trajectory.prompt_id,
+            prompt_id,
             trajectory.raw_outcome,
             trajectory.reward_valid,
             trajectory.trained_tokens,
             list(low),
             list(high),
         ]
-        yield from self._scored(running, trajectory.trajectory_id, result, now_s)
+        yield from self._scored(running, {trajectory.trajectory_id: result}, now_s)
+
+    def _dropped(self, outcome: Outcome, now_s: float) -> Iterator[Effect]:
+        """Count the samples of a request that does not decode as ones that are not valid."""
+        running, prompt_id = self._asked(outcome.group_id)
+        if running is not None:
+            samples = range(self._settings.num_samples)
+            invalid = _invalid(prompt_id, running.version)
+            missing = {f"{outcome.group_id}/{i}/{self._settings.policy}": invalid for i in samples}
+            yield from self._scored(running, missing, now_s)
 
     def _scored(
-        self, running: Running, sample: str, result: list[Any], now_s: float
+        self, running: Running, results: Mapping[str, list[Any]], now_s: float
     ) -> Iterator[Effect]:
-        running.results[sample] = result
-        yield Keep(f"{RESULT}{running.version.number}/{sample}", result)
-        if len(running.results) == running.num_expected:
-            yield from self._complete(running, now_s)
+        running.results.update(results)
+        for sample, result in results.items():
+            yield Keep(f"{RESULT}{running.version.number}/{sample}", result)
+        yield from self._complete(now_s)
 
-    def _complete(self, running: Running, now_s: float) -> Iterator[Effect]:
-        number = running.version.number
-        del self._running[number]
-        yield Forget(f"{ASKED}{number}")
-        for trajectory_id in running.results:
-            yield Forget(f"{RESULT}{number}/{trajectory_id}")
-        evaluation = summarise(running, self._settings, at_s=now_s)
-        if number == self._final:
-            self._is_finished = True
-            evaluation = replace(evaluation, final=True)
+    def _complete(self, now_s: float) -> Iterator[Effect]:
+        """Write what is complete, up to the first evaluation that is not."""
+        while self._running:
+            number = min(self._running)
+            running = self._running[number]
+            if len(running.results) < running.num_expected:
+                return
+            del self._running[number]
+            yield Forget(f"{ASKED}{number}")
+            for sample in running.results:
+                yield Forget(f"{RESULT}{number}/{sample}")
+            self._is_finished = number == self._final
+            evaluation = summarise(running, self._settings, at_s=now_s)
+            final = replace(evaluation, final=self._is_finished)
+            yield Write(self._evaluations_topic, self._settings.policy, final)
             yield self._state()
-        yield Write(self._evaluations_topic, self._settings.policy, evaluation)
 
     def _state(self) -> Keep:
         state = {
@@ -210,6 +231,11 @@ class Evaluator:
             "is_finished": self._is_finished,
         }
         return Keep(STATE, state)
+
+
+def _invalid(prompt_id: str, version: PolicyVersion) -> list[Any]:
+    """The result of a sample that nobody could read."""
+    return [prompt_id, 0.0, False, 0, list(version), list(version)]
 
 
 def summarise(running: Running, settings: EvaluatorSettings, *, at_s: float) -> Evaluation:

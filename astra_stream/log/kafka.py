@@ -18,6 +18,7 @@ from astra_stream.log.interface import (
 )
 from astra_stream.log.kafka_client import (
     Connection,
+    NotYetError,
     Settings,
     error_of,
     refused,
@@ -169,10 +170,16 @@ class KafkaLog:
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=timeout_s,
             )
-            return {
-                Partition(p.topic, p.partition): answer.result(timeout_s).offset
-                for p, answer in asked.items()
-            }
+            try:
+                return {
+                    Partition(p.topic, p.partition): answer.result(timeout_s).offset
+                    for p, answer in asked.items()
+                }
+            except KafkaException as exception:
+                if error_of(exception).code() != KafkaError._NOENT:
+                    raise
+                # A broker that has just started does not lead its partitions yet.
+                raise NotYetError from exception
 
         try:
             return self._connection.call("offsets", look_up, serve=self._admin.poll)

@@ -1,6 +1,7 @@
 """The evaluator, a record at a time, and restored after any of them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from astra_stream.log.interface import Message
 from astra_stream.log.processor import GROUP_HEADER, Finish, Forget, Incoming, Keep, Write
 from astra_stream.records import (
     Evaluation,
+    Outcome,
     PolicyVersion,
     RolloutRequest,
     Sampling,
@@ -169,6 +171,37 @@ def test_a_sample_that_does_not_decode_is_counted_as_not_valid():
     torn = Message("trajectories", 0, 9, b"k", b"torn", 0, header)
     (evaluation,) = evaluations(bench.take(bench.evaluator.unreadable(torn, 7.0)))
     assert (evaluation.num_samples, evaluation.num_invalid) == (5, 1)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_samples_of_a_request_that_nobody_could_read_count_as_not_valid(restarts):
+    bench = Bench(restarts=restarts)
+    first, second, third = requests(bench.give(announcement(0)))
+    bench.give(*samples_of(first), *samples_of(second), list(samples_of(third))[1])
+    outcome = Outcome(
+        group_id=third.group_id,
+        prompt_id="",
+        policy="main",
+        event="dropped",
+        stage="rollout",
+        reason="dead_letter",
+    )
+    other = replace(outcome, group_id="some-prompt/0")
+    (evaluation,) = evaluations(bench.give(other, outcome))
+    assert (evaluation.num_samples, evaluation.num_invalid) == (4, 2)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_evaluations_are_written_in_the_order_in_which_they_were_asked(restarts):
+    bench = Bench(restarts=restarts)
+    early = requests(bench.give(announcement(0)))
+    late = requests(bench.give(announcement(1, kind="final")))
+    assert evaluations(bench.give(*(t for request in late for t in samples_of(request)))) == []
+    assert not bench.is_finished
+    written = evaluations(bench.give(*(t for request in early for t in samples_of(request))))
+    assert [(e.requested_version.number, e.final) for e in written] == [(0, False), (1, True)]
+    assert bench.is_finished
+    assert bench.kept.keys() == {"state"}
 
 
 def test_a_sample_delivered_twice_counts_once():
