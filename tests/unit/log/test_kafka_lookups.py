@@ -46,7 +46,7 @@ def test_a_broker_that_does_not_lead_its_partitions_yet_is_asked_again(monkeypat
 
 def test_a_partition_that_never_gets_a_leader_is_an_error_after_the_deadline(monkeypatch):
     log = log_with([KafkaError._NOENT], monkeypatch)
-    with pytest.raises(TransientError, match="within 0.3 s"):
+    with pytest.raises(TransientError, match=r"within 0\.3 s"):
         log.end_offsets([PLACE])
     log.close()
 
