@@ -38,10 +38,6 @@ from astra_stream.log.kafka_client import (
 from astra_stream.log.kafka_reader import KafkaReader
 
 TRANSACTION_TIMEOUT_MS = 15_000
-POSITIONS_S = 10.0
-"""How long the group's coordinator may take for positions. Of a client whose broker was restarted
-the call may never return, whatever its timeout (librdkafka 5456 and 5511): the watchdog then ends
-the process, at about the time when the broker aborts the transaction anyway."""
 ABORT_S = 5.0
 """How long an abort may take; past it the broker aborts at the transaction's timeout."""
 QUEUE_KBYTES = 512 * 1024
@@ -242,7 +238,6 @@ class KafkaTransaction:
             lambda timeout_s: self._producer.send_offsets_to_transaction(
                 offsets, reader.group_metadata(), timeout_s
             ),
-            deadline_s=min(POSITIONS_S, self._writer.deadline_s),
         )
 
     def commit(self) -> None:
@@ -267,11 +262,9 @@ class KafkaTransaction:
             raise self._writer.refusal("begin", error_of(exception)) from exception
         self._is_open = True
 
-    def _call(
-        self, verb: str, action: Callable[[float], object], *, deadline_s: float | None = None
-    ) -> None:
+    def _call(self, verb: str, action: Callable[[float], object]) -> None:
         try:
-            self._writer.call(verb, action, deadline_s=deadline_s)
+            self._writer.call(verb, action)
         except (TransientError, FencedError) as failure:
             self._is_open = False
             self._writer.give_up(failure)
