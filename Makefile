@@ -4,6 +4,9 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 EXTRAS := --extra local --extra train --extra examples --group build
 LOCK_FLAGS ?=
+KILLS ?= 200
+SEED ?= 0
+CHAOS_FLAGS ?=
 
 # Torch's wheels for Linux are CUDA builds. Importing them on a machine without a GPU needs most of
 # those libraries and none of these, which are 1.5 GB on disk. `uv pip install -e '.[train]'` into
@@ -24,7 +27,7 @@ INSTALL := $(UV) pip install --python $(BIN)/python --no-deps --compile-bytecode
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench docs install install-test lock
+.PHONY: help demo test check bench docs chaos install install-test lock
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +48,10 @@ check: .venv/.test  ## Lint, format, types, layers and house rules: all that nee
 
 bench: .venv/.test  ## Run every benchmark and print the rows that miss their goal.
 	$(BIN)/python benchmarks/run_all.py
+
+chaos: .venv/.test  ## Strike the processes of a run 200 times, then prove that nothing was lost.
+	$(BIN)/astra chaos examples/arithmetic/run.toml --kills $(KILLS) --seed $(SEED) --gap 5 \
+	    --set rollout.workers=2 --set steps=300 $(CHAOS_FLAGS)
 
 docs: .venv/.test  ## Check every Python and TOML block of the README and docs/.
 	$(BIN)/python -m pytest tests/house_rules/test_documents.py

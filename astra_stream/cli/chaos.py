@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import sys
 import time
@@ -18,14 +19,20 @@ from astra_stream.cli.run import LocalRun, interrupts, new_directory, refuse_fai
 from astra_stream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from astra_stream.analysis.audit import AuditReport
+    from astra_stream.analysis.recovery import Work
     from astra_stream.config import RunConfig
     from astra_stream.local.chaos import Chaos, Strike
     from astra_stream.local.stack import StackInfo
     from astra_stream.local.supervisor import Supervisor
     from astra_stream.records import Prompt
 
+    Plan = Callable[[Sequence[str], Sequence[str]], list[Strike]]
+
 POLL_S = 0.25
+SPREAD = ("p50", "p95", "max")
 MANY_RESTARTS = 1_000_000
 """A child that is killed on purpose has not failed."""
 
@@ -59,12 +66,25 @@ def chaos(
     directory = new_directory(runs, f"{config.run}-chaos")
     write_run_file(config, directory)
     with interrupts():
-        found = ChaosRun(config, directory, kills=kills, seed=seed, gap_s=gap).train(prompts)
+        found = ChaosRun(config, directory, plan_of(kills, seed=seed, gap_s=gap)).train(prompts)
     if as_json:
         print_json(found)
     else:
         show(found, title=config.run)
     return 1 if found["violations"] else 0
+
+
+def plan_of(kills: int, *, seed: int, gap_s: float) -> "Plan":
+    """Strikes at random, as a seed decides them."""
+    from astra_stream.local.broker import NAME as BROKER
+    from astra_stream.local.chaos import plan_strikes
+
+    def plan(services: Sequence[str], servers: Sequence[str]) -> "list[Strike]":
+        return plan_strikes(
+            services, servers, num_strikes=kills, mean_gap_s=gap_s, broker=BROKER, seed=seed
+        )
+
+    return plan
 
 
 class ChaosRun:
@@ -73,22 +93,15 @@ class ChaosRun:
     Args:
         config: The run.
         directory: Its directory.
-        kills: Strikes at most; fewer where the run ends before.
-        seed: Of the plan.
-        gap_s: Mean time between two strikes.
+        plan: Names of services and of servers to the strikes; where the run ends before the last
+            of them, the others are not made.
     """
 
-    def __init__(
-        self, config: "RunConfig", directory: Path, *, kills: int, seed: int, gap_s: float
-    ) -> None:
+    def __init__(self, config: "RunConfig", directory: Path, plan: "Plan") -> None:
         self._config = config
         self._run = LocalRun(config, directory)
         self._directory = directory
-        self._kills = kills
-        self._seed = seed
-        self._gap_s = gap_s
-        self._made_s: list[float] = []
-        """When each version was first seen."""
+        self._plan = plan
         self._restarts: Counter[str] = Counter()
 
     def train(self, prompts: "list[Prompt]") -> dict[str, Any]:
@@ -105,36 +118,46 @@ class ChaosRun:
         logs = self._directory / "logs"
         with Supervisor(logs, grace_s=self._run.grace_s, max_restarts=MANY_RESTARTS) as supervisor:
             stack = self._run.begin(supervisor, prompts)
-            chaos = Chaos(supervisor, self._plan(supervisor))
+            services = [service.name for service in self._run.services()]
+            servers = sorted(supervisor.pids().keys() - set(services))
+            chaos = Chaos(supervisor, self._plan(services, servers))
             chaos.start()
             try:
                 self._watch(supervisor, chaos, stack)
             finally:
                 chaos.end()
+            trained_s = time.monotonic() - began_s
+            work = self._work(stack)
             report = audited(self._config, stack, retrain=True)
         strikes = [strike for _, strike in chaos.done]
         return {
             "wall_s": round(time.monotonic() - began_s, 1),
+            "trained_s": round(trained_s, 1),
             "strikes": strikes_by_name(strikes),
             "kills": len(strikes),
             "restarts": dict(self._restarts),
-            "recovery_s": spread(self._recoveries_s(chaos)),
+            "back_at_work_s": times_by_name(chaos.done, work),
+            "episodes_played_again": work.num_played_again,
+            "batches_trained_again": work.num_trained_again,
             **facts_of(report),
         }
 
-    def _plan(self, supervisor: "Supervisor") -> "list[Strike]":
-        from astra_stream.local.broker import NAME as BROKER
-        from astra_stream.local.chaos import plan_strikes
+    def _work(self, stack: "StackInfo | None") -> "Work":
+        from astra_stream.analysis.recovery import read_work
+        from astra_stream.cli.connect import open_log
+        from astra_stream.clock import SystemClock
+        from astra_stream.declarations import declared
+        from astra_stream.log.codec import Codec
+        from astra_stream.log.names import TopicNames
 
-        services = [service.name for service in self._run.services()]
-        return plan_strikes(
-            services,
-            sorted(supervisor.pids().keys() - set(services)),
-            num_strikes=self._kills,
-            mean_gap_s=self._gap_s,
-            broker=BROKER,
-            seed=self._seed,
-        )
+        with contextlib.closing(open_log(self._config, stack)) as log:
+            return read_work(
+                log,
+                Codec(declared("schemas")),
+                topics=TopicNames(self._config.run),
+                policy=self._config.policy_name,
+                clock=SystemClock(),
+            )
 
     def _watch(self, supervisor: "Supervisor", chaos: "Chaos", stack: "StackInfo | None") -> None:
         """Wait until every service has ended by itself; start again those that were stopped."""
@@ -160,8 +183,6 @@ class ChaosRun:
         ):
             while running:
                 tail.poll(POLL_S)
-                new = len(tail.state.versions) - len(self._made_s)
-                self._made_s += [time.monotonic()] * new
                 exits = supervisor.exits()
                 for event in exits[num_seen:]:
                     self._restarts[event.name] += event.restarted
@@ -175,16 +196,8 @@ class ChaosRun:
                         running.discard(event.name)
                 num_seen = len(exits)
                 for _, strike in chaos.done[num_said:]:
-                    say(f"{len(self._made_s)} versions: {strike.kind} {strike.name}")
+                    say(f"{len(tail.state.versions)} versions: {strike.kind} {strike.name}")
                     num_said += 1
-
-    def _recoveries_s(self, chaos: "Chaos") -> list[float]:
-        """Time from each strike to the next version."""
-        return [
-            next(made_s for made_s in self._made_s if made_s > at_s) - at_s
-            for at_s, _ in chaos.done
-            if self._made_s and self._made_s[-1] > at_s
-        ]
 
 
 def strikes_by_name(strikes: "Sequence[Strike]") -> dict[str, dict[str, int]]:
@@ -195,16 +208,22 @@ def strikes_by_name(strikes: "Sequence[Strike]") -> dict[str, dict[str, int]]:
     return found
 
 
+def times_by_name(
+    done: "Sequence[tuple[float, Strike]]", work: "Work"
+) -> dict[str, dict[str, float]]:
+    """Seconds from kill or stop to the next work, over the strikes of each process."""
+    from astra_stream.analysis.recovery import times_to_work
+
+    strikes = ((at_s, strike.name) for at_s, strike in done if strike.kind != "pause")
+    return {name: spread(v) for name, v in sorted(times_to_work(strikes, work.times_s).items())}
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, 95th percentile and largest, in seconds; empty without values."""
-    if not values:
-        return {}
+    """Median, 95th percentile and largest of at least one value, in seconds."""
     ordered = sorted(values)
-    return {
-        "p50": round(statistics.median(ordered), 1),
-        "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 1),
-        "max": round(ordered[-1], 1),
-    }
+    at_95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
+    values_s = (statistics.median(ordered), at_95, ordered[-1])
+    return {key: round(value_s, 1) for key, value_s in zip(SPREAD, values_s, strict=True)}
 
 
 def facts_of(report: "AuditReport") -> dict[str, Any]:
@@ -225,21 +244,24 @@ def facts_of(report: "AuditReport") -> dict[str, Any]:
 
 def show(found: dict[str, Any], *, title: str) -> None:
     """Print who was struck, and what came of it."""
-    kinds = ("kill", "stop", "pause")
+    kinds, times = ("kill", "stop", "pause"), found["back_at_work_s"]
     rows = [
         {
             "process": name,
             **{kind: str(counts.get(kind, "")) for kind in kinds},
             "restarts": str(found["restarts"].get(name, "")),
+            **{f"back, {key}": times.get(name, {}).get(key, "") for key in SPREAD},
         }
         for name, counts in found["strikes"].items()
     ]
-    print_rows(f"{title}: {found['kills']} strikes in {found['wall_s']:.0f} s", rows)
-    recovery = found["recovery_s"]
+    print_rows(
+        f"{title}: {found['kills']} strikes in {found['trained_s']:.0f} s; times in seconds", rows
+    )
     facts = {
         "versions": found["versions"],
         "samples": f"{found['samples']:,}",
-        "strike to next version": ", ".join(f"{k} {v:g} s" for k, v in recovery.items()),
+        "episodes played again": f"{found['episodes_played_again']:,}",
+        "batches trained again": found["batches_trained_again"],
         "lost": found["lost"],
         "twice": found["duplicated"],
         "hashes equal": "yes" if found["hashes_equal"] else "no",

@@ -84,7 +84,7 @@ class Chaos:
         self._resumes: list[threading.Timer] = []
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
         self.done: list[tuple[float, Strike]] = []
-        """What was struck, with the monotonic time."""
+        """What was struck, with the Unix time, seconds."""
         self.stopped: set[str] = set()
         """Services that were told to stop and have not been started again."""
 
@@ -112,7 +112,7 @@ class Chaos:
                 self._carry_out(strike)
 
     def _carry_out(self, strike: Strike) -> None:
-        self.done.append((time.monotonic(), strike))
+        self.done.append((time.time(), strike))
         if strike.kind == "kill":
             self._supervisor.kill(strike.name)
         elif strike.kind == "stop":

@@ -99,7 +99,12 @@ class Transcript:
 
 
 async def play_episode(
-    request: RolloutRequest, sample_index: int, player: Player, *, max_attempts: int = 1
+    request: RolloutRequest,
+    sample_index: int,
+    player: Player,
+    *,
+    max_attempts: int = 1,
+    num_starts: int = 0,
 ) -> Trajectory:
     """Play one sample of a request; a failure that may pass is tried again.
 
@@ -108,15 +113,16 @@ async def play_episode(
         sample_index: Index in the group; decides the randomness with the request's seed.
         player: Engine, environment and the rest.
         max_attempts: Times that a sample is played before its failure is the result.
+        num_starts: Earlier starts of it, which ended with their process.
 
     Returns:
         A trajectory, also after an error.
     """
-    attempt = 0
-    trajectory = await _attempt(request, sample_index, player, attempt)
-    while trajectory.retryable and attempt + 1 < max_attempts:
-        attempt += 1
-        trajectory = await _attempt(request, sample_index, player, attempt)
+    trajectory = await _attempt(request, sample_index, player, num_starts)
+    for attempt in range(1, max_attempts):
+        if not trajectory.retryable:
+            break
+        trajectory = await _attempt(request, sample_index, player, num_starts + attempt)
     return trajectory
 
 

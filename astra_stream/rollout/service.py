@@ -255,15 +255,19 @@ class RolloutWorker:
         async def sample(index: int) -> Trajectory:
             async with self._slots.held(taken.age):
                 self._playing.add(taken)
-                return await self._sample(request, request.first_sample + index)
+                return await self._sample(taken, request.first_sample + index)
 
         trajectories = await asyncio.gather(*map(sample, range(request.num_samples)))
         self._durations_s.append(self._loop.time() - began_s)
         self._finish(taken, trajectories)
 
-    async def _sample(self, request: RolloutRequest, sample_index: int) -> Trajectory:
+    async def _sample(self, taken: TakenRequest, sample_index: int) -> Trajectory:
         trajectory = await play_episode(
-            request, sample_index, self._player, max_attempts=self.settings.max_attempts
+            taken.request,
+            sample_index,
+            self._player,
+            max_attempts=self.settings.max_attempts,
+            num_starts=taken.delivery.num_starts,
         )
         failed = trajectory.status == "error" and not trajectory.retryable
         self._recent_failures.append(

@@ -35,6 +35,8 @@ from astra_stream.weights.interface import Publisher
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
+REPEATED_BATCHES = "repeated_batches"
+"""Metric: batches that were trained again, after a start, before this version was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,8 @@ class Trainer:
         self._publishing: Future[None] | None = None
         self._newest: WeightAnnouncement
         self._is_over = False
+        self._num_repeated = 0
+        """Batches that were trained again and are not told of yet."""
 
     def run(self) -> None:
         """Train, publish, announce.
@@ -210,7 +214,9 @@ class Trainer:
             "step_seconds": stepped_s - began_s,
             "export_seconds": exported_s - stepped_s,
             "publish_wait_seconds": ready_s - exported_s,
+            REPEATED_BATCHES: float(self._num_repeated),
         }
+        self._num_repeated = 0
         trained = Trained(
             standing=after,
             read=read,
@@ -330,6 +336,7 @@ class Trainer:
             for read in self._batches():
                 self._backend.step(read.batch)
                 standing = standing.after(read.batch)
+                self._num_repeated += 1
                 if standing.version.number == self._newest.version.number:
                     break
         if self._stop.is_set():

@@ -12,7 +12,13 @@ from astra_stream.testing.backend_contract import STEP_DIAGNOSTICS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 FIRST_CELL = re.compile(r"^\| `(\w+)`", re.MULTILINE)
-STEP_TIMES = {"batch_wait_seconds", "step_seconds", "export_seconds", "publish_wait_seconds"}
+STEP_TIMES = {
+    "batch_wait_seconds",
+    "step_seconds",
+    "export_seconds",
+    "publish_wait_seconds",
+    "repeated_batches",
+}
 
 
 def generator() -> ModuleType:

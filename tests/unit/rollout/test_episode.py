@@ -14,8 +14,8 @@ from astra_stream.records import ChatMessage, VersionSpan
 from astra_stream.rollout.episode import TURNS_PER_STREAM, play_episode
 
 
-def play(request, player, *, sample_index=0, max_attempts=1):
-    return asyncio.run(play_episode(request, sample_index, player, max_attempts=max_attempts))
+def play(request, player, *, sample_index=0, **options):
+    return asyncio.run(play_episode(request, sample_index, player, **options))
 
 
 def text(tokens):
@@ -75,6 +75,10 @@ def test_a_reward_function_that_raises_is_an_invalid_trajectory_that_names_it(
     assert trajectory.error.startswith("by design, raised by raises at test_episode.py:")
     assert not trajectory.retryable
     assert trajectory.attempt == 0
+
+
+def test_earlier_starts_count_as_attempts(make_player, make_request):
+    assert play(make_request(), make_player("2"), num_starts=3).attempt == 3
 
 
 def nan(_reply, _prompt):

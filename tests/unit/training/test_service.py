@@ -228,6 +228,8 @@ def test_a_trainer_killed_without_any_checkpoint_trains_all_again(tmp_path, undi
         make_trainer(log, store, tmp_path / "first", checkpoint_every=50).run()
     make_trainer(log, store, tmp_path / "second", checkpoint_every=50).run()
     assert_whole(log, undisturbed)
+    repeated = [a.train_metrics["repeated_batches"] for a in announced(log)[1:-1]]
+    assert repeated == [0, 0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 5])
