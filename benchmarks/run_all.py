@@ -25,9 +25,11 @@ from report import ROOT
 HERE = Path(__file__).parent
 NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 QUICK = {
+    "chaos": ["--seeds", "0", "--kills", "10", "--steps", "40"],
     "batch_to_trainer": ["--rounds", "10"],
     "engine_throughput": ["--prompts", "32", "--max-new-tokens", "16", "--rounds", "1"],
     "learning": ["--seeds", "0", "--steps", "10"],
+    "recovery": ["--rounds", "1"],
     "smollm2": ["--steps", "2"],
     "synchronous_reference": ["--seeds", "0", "--steps", "5"],
     "trainer_wait": ["--steps", "10", "--long-steps", "2"],

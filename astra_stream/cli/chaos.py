@@ -19,17 +19,14 @@ from astra_stream.cli.run import LocalRun, interrupts, new_directory, refuse_fai
 from astra_stream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from astra_stream.analysis.audit import AuditReport
     from astra_stream.analysis.recovery import Work
     from astra_stream.config import RunConfig
-    from astra_stream.local.chaos import Chaos, Strike
+    from astra_stream.local.chaos import Chaos, Plan, Strike
     from astra_stream.local.stack import StackInfo
     from astra_stream.local.supervisor import Supervisor
     from astra_stream.records import Prompt
 
-    Plan = Callable[[Sequence[str], Sequence[str]], list[Strike]]
 
 POLL_S = 0.25
 SPREAD = ("p50", "p95", "max")

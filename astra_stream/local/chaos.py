@@ -4,7 +4,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,10 @@ class Strike:
     """Child that is struck."""
     kind: Kind
     """How."""
+
+
+Plan = Callable[[Sequence[str], Sequence[str]], Sequence[Strike]]
+"""Names of services and of servers to what happens to them."""
 
 
 def plan_strikes(
