@@ -50,6 +50,8 @@ class RunState:
     """Outcomes by event."""
     drops: Counter[str] = field(default_factory=Counter)
     """Dropped groups by reason."""
+    recent_drops: Counter[str] = field(default_factory=Counter)
+    """Groups dropped since the newest version was announced, by reason."""
     staleness: dict[int, Counter[int]] = field(default_factory=dict)
     """Trained groups by staleness, versions, for each version that they made."""
     waiting: set[str] = field(default_factory=set)
@@ -115,6 +117,7 @@ class RunState:
         if announcement.kind == "final":
             self.is_final = True
             return
+        self.recent_drops.clear()
         version = announcement.version
         known = self.versions.get(version.number)
         if known is not None and not announcement.train_metrics:
@@ -142,6 +145,7 @@ class RunState:
             self.waiting.discard(outcome.group_id)
         if outcome.event == "dropped":
             self.drops[outcome.reason] += 1
+            self.recent_drops[outcome.reason] += 1
         elif outcome.event == "trained":
             made = self.staleness.setdefault(outcome.trained_version + 1, Counter())
             made[outcome.staleness] += 1

@@ -51,8 +51,15 @@ def open_admin(config: "RunConfig", stack: "StackInfo | None") -> "KafkaAdmin":
     return KafkaAdmin(bootstrap, **options)
 
 
-def open_store(config: "RunConfig", stack: "StackInfo | None") -> "S3Store":
+def open_store(
+    config: "RunConfig", stack: "StackInfo | None", *, deadline_s: float = 30.0
+) -> "S3Store":
     """The run's objects: below the store's prefix and the run's name.
+
+    Args:
+        config: The run.
+        stack: Its embedded servers, if it has any.
+        deadline_s: Seconds that one call may go on trying.
 
     Raises:
         ConfigError: As for ``open_log``.
@@ -67,6 +74,7 @@ def open_store(config: "RunConfig", stack: "StackInfo | None") -> "S3Store":
             access_key=_secret(store.access_key_env, "store.access_key_env"),
             secret_key=_secret(store.secret_key_env, "store.secret_key_env"),
             region=store.region,
+            deadline_s=deadline_s,
         )
     if stack is None:
         raise _nowhere("store")
@@ -76,6 +84,7 @@ def open_store(config: "RunConfig", stack: "StackInfo | None") -> "S3Store":
         access_key=stack.s3_access_key,
         secret_key=stack.s3_secret_key,
         region="us-east-1",
+        deadline_s=deadline_s,
     )
 
 

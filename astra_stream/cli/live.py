@@ -58,6 +58,7 @@ class LiveView:
         self._said_s = -math.inf
         self._said_step = 0
         self._said = ""
+        self._said_stall = ""
 
     def __enter__(self) -> Self:
         self._started_s = self._clock.monotonic_s()
@@ -75,22 +76,28 @@ class LiveView:
         if self._live is not None:
             self._live.stop()
 
-    def update(self, state: RunState, services: Mapping[str, str]) -> None:
+    def update(self, state: RunState, services: Mapping[str, str], *, stall: str = "") -> None:
         """Show how things stand.
 
         Args:
             state: What the run's topics say.
             services: Each process and how it is, such as ``pid 4711, 1 restart``.
+            stall: What a run that stands still waits for; empty while it goes on.
         """
         elapsed_s = self._clock.monotonic_s() - self._started_s
         if self._live is not None:
-            self._live.update(self._frame(state, services, elapsed_s), refresh=True)
-        elif self._is_due(state, elapsed_s):
+            self._live.update(self._frame(state, services, elapsed_s, stall), refresh=True)
+            return
+        if self._is_due(state, elapsed_s):
             self._said_s, self._said_step = elapsed_s, len(state.steps)
             self._said = stage_text(state)
-            self._console.print(
-                line(state, self._steps, elapsed_s), highlight=False, soft_wrap=True
-            )
+            self._say(line(state, self._steps, elapsed_s))
+        if stall != self._said_stall:
+            self._said_stall = stall
+            self._say(f"[{duration(elapsed_s):>11}]  {stall or 'goes on'}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _is_due(self, state: RunState, elapsed_s: float) -> bool:
         num_steps, quiet_s = len(state.steps), elapsed_s - self._said_s
@@ -101,13 +108,15 @@ class LiveView:
         return is_other_stage or (quiet_s >= LINE_S and made >= max(1, self._steps // LINES))
 
     def _frame(
-        self, state: RunState, services: Mapping[str, str], elapsed_s: float
+        self, state: RunState, services: Mapping[str, str], elapsed_s: float, stall: str
     ) -> RenderableType:
         facts = Table.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True)
         facts.add_column(overflow="fold")
         for name, text in frame_facts(state, has_sparks=self._has_sparks()):
             facts.add_row(name, text)
+        if stall:
+            facts.add_row("stands still", Text(stall, style="bold"))
         return Group(
             Text(f"{self._title}   {duration(elapsed_s)}", style="bold"),
             self._progress(state),

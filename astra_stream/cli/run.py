@@ -210,13 +210,15 @@ class LocalRun:
 
         from astra_stream.analysis.run_log import RunTail
         from astra_stream.cli.live import LiveView
+        from astra_stream.cli.stalls import stall_watch
         from astra_stream.clock import SystemClock
         from astra_stream.declarations import declared
         from astra_stream.log.codec import Codec
         from astra_stream.log.names import TopicNames
 
-        clock = SystemClock()
+        clock, codec = SystemClock(), Codec(declared("schemas"))
         log = open_log(self.config, stack)
+        stalls = stall_watch(self.config, stack, log, codec, since_s=clock.now_s())
         watched = {service.name for service in self.services()}
         restarts: dict[str, int] = {}
         with ExitStack() as closing:
@@ -224,7 +226,7 @@ class LocalRun:
             tail = closing.enter_context(
                 RunTail(
                     log,
-                    Codec(declared("schemas")),
+                    codec,
                     topics=TopicNames(self.config.run),
                     policy=self.config.policy_name,
                     clock=clock,
@@ -246,7 +248,11 @@ class LocalRun:
                         watched.discard(event.name)
                         refuse_failure(event)
                 seen = len(events)
-                view.update(tail.state, describe(supervisor.pids(), restarts))
+                view.update(
+                    tail.state,
+                    describe(supervisor.pids(), restarts),
+                    stall=stalls.line(tail.state, clock.now_s()),
+                )
             state = tail.catch_up()
             view.update(state, {})
             return state

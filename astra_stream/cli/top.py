@@ -12,7 +12,7 @@ from astra_stream.cli.output import print_facts, print_json
 from astra_stream.cli.run_directory import run_file_of, running_stack
 
 if TYPE_CHECKING:
-    from astra_stream.analysis import RunTail
+    from astra_stream.analysis import RunState, RunTail
     from astra_stream.cli.live import LiveView
     from astra_stream.local.stack import StackInfo
 
@@ -33,6 +33,7 @@ def top(
     from astra_stream.analysis import RunTail, summarise, summary_json, summary_table
     from astra_stream.cli.connect import open_log
     from astra_stream.cli.live import LiveView
+    from astra_stream.cli.stalls import stall_watch
     from astra_stream.clock import SystemClock
     from astra_stream.config import load_run
     from astra_stream.declarations import declared
@@ -48,12 +49,15 @@ def top(
         RunTail(log, codec, topics=topics, policy=policy, clock=clock) as tail,
     ):
         state = tail.catch_up()
+        stalls = stall_watch(config, found, log, codec)
         if once or as_json:
             summary = summarise(state, run=config.run, policy=policy, services=server_states(found))
             if as_json:
                 print_json(summary_json(summary))
             else:
-                print_facts(config.run, dict(summary_table(summary, steps=config.steps)))
+                facts = dict(summary_table(summary, steps=config.steps))
+                stall = stalls.line(state, clock.now_s())
+                print_facts(config.run, facts | ({"stands still": stall} if stall else {}))
             return
         view = LiveView(f"{config.run}  {policy}", steps=config.steps, clock=clock)
         with view, contextlib.suppress(KeyboardInterrupt):
@@ -62,6 +66,7 @@ def top(
                 view,
                 is_evaluated=config.evaluate is not None,
                 services=lambda: server_states(found),
+                stall=lambda state: stalls.line(state, clock.now_s()),
             )
 
 
@@ -71,6 +76,7 @@ def watch(
     *,
     is_evaluated: bool,
     services: Callable[[], Mapping[str, str]],
+    stall: Callable[["RunState"], str],
 ) -> None:
     """Show what the topics say until the run is over.
 
@@ -79,9 +85,10 @@ def watch(
         view: Shows them.
         is_evaluated: Whether the run ends with an evaluation.
         services: How each process is, asked at every update.
+        stall: What the run waits for where it stands still, asked at every update.
     """
     while True:
-        view.update(tail.state, services())
+        view.update(tail.state, services(), stall=stall(tail.state))
         if tail.state.is_final and (tail.state.is_evaluated or not is_evaluated):
             return
         tail.poll(POLL_S)

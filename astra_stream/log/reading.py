@@ -1,6 +1,6 @@
 """Reading a topic to its end, once; for state that is rebuilt at a start."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Mapping
 
 from astra_stream.clock import Clock
 from astra_stream.errors import TransientError
@@ -11,8 +11,13 @@ DEADLINE_S = 60.0
 
 
 def read_to_end(
-    log: Log, topic: str, partitions: Collection[Partition] | None = None, *, clock: Clock
-) -> Iterator[Message]:
+    log: Log,
+    topic: str,
+    partitions: Collection[Partition] | None = None,
+    *,
+    clock: Clock,
+    starts: Mapping[Partition, int] | None = None,
+) -> Generator[Message]:
     """Yield the records of a topic up to the high watermarks that it had when this began.
 
     The high watermark counts the pending records of a dying writer, which the last stable offset
@@ -23,6 +28,7 @@ def read_to_end(
         topic: Its name.
         partitions: Which of its partitions; None for all.
         clock: For the deadline.
+        starts: Offsets to begin at; without one, a partition is read from its beginning.
 
     Raises:
         TransientError: The end was not reached within a minute; names topic and position.
@@ -31,7 +37,11 @@ def read_to_end(
     try:
         wanted = set(reader.assignment() if partitions is None else partitions)
         reader.pause(reader.assignment() - wanted)
-        left = {p: end for p, end in reader.end_offsets(wanted).items() if end > 0}
+        for partition, offset in (starts or {}).items():
+            reader.seek(partition, offset)
+        positions = reader.positions(wanted)
+        ends = reader.end_offsets(wanted)
+        left = {p: end for p, end in ends.items() if positions[p] < end}
         deadline_s = clock.monotonic_s() + DEADLINE_S
         while left:
             yield from (m for m in reader.poll(POLL_S) if m.source in wanted)

@@ -110,6 +110,29 @@ def test_a_run_that_stands_still_says_so_every_minute() -> None:
     assert out.getvalue().count("waiting for the first weights") == 3
 
 
+def test_what_a_run_that_stands_still_waits_for_is_said_once_and_its_end_too() -> None:
+    clock = HandClock()
+    view, out = view_of(clock)
+    with view:
+        for at_s, stall in enumerate(["", "it waits", "it waits", "it waits longer", "", ""]):
+            clock.at_s = float(at_s)
+            view.update(state_after(0), {}, stall=stall)
+    assert [said.split("]  ")[1] for said in out.getvalue().splitlines()[1:]] == [
+        "it waits",
+        "it waits longer",
+        "goes on",
+    ]
+
+
+def test_a_frame_says_what_a_run_that_stands_still_waits_for() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=110, height=40, color_system=None)
+    with LiveView("sums", steps=100, clock=HandClock(), console=console) as view:
+        view.update(state_after(1), {}, stall="version 2 waits")
+    assert "stands still" in out.getvalue()
+    assert "version 2 waits" in out.getvalue()
+
+
 def test_another_stage_is_said_at_once() -> None:
     clock = HandClock()
     view, out = view_of(clock)

@@ -69,7 +69,7 @@ def test_watching_ends_with_the_run() -> None:
             txn.write(TOPICS.weights("main"), b"main", codec.encode(announcement(kind)))
     view = LiveView("sums", steps=4, clock=clock, console=Console(file=out, width=200))
     with RunTail(log, codec, topics=TOPICS, policy="main", clock=clock) as tail, view:
-        watch(tail, view, is_evaluated=False, services=dict)
+        watch(tail, view, is_evaluated=False, services=dict, stall=lambda _: "")
     assert [text.split("  ")[-1] for text in out.getvalue().splitlines()] == [
         "waiting for the first weights",
         "done",
