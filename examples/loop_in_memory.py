@@ -201,6 +201,7 @@ def assemble(loop: Loop) -> None:
         settings,
         advantage=group_relative,
         codec=loop.codec,
+        requests_topic=TOPICS.requests(),
         batches_topic=TOPICS.batches(POLICY),
         outcomes_topic=TOPICS.outcomes,
     )

@@ -4,7 +4,7 @@ Places go by first fit, longest first, and samples are then listed by place. So 
 ``batch.samples`` is not that of the groups; ``pack_batch`` moves the columns along.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -141,8 +141,7 @@ def pack_batch(
             version or of a later one; a column has another length; a row is too large for a slice.
     """
     unplaced = list(trainable_samples(groups))
-    for one in unplaced:
-        _require_trainable(one, row_tokens)
+    require_packable(unplaced, row_tokens)
     places = place_samples([len(one.segment.tokens) for one in unplaced], row_tokens)
     order = sorted(range(len(unplaced)), key=places.__getitem__)
     samples = [_sample(unplaced[i], places[i], trains_version) for i in order]
@@ -221,6 +220,17 @@ def unpack(batch: Batch, index: int) -> dict[str, np.ndarray]:
     inside = slice(sample.start, sample.start + sample.length_tokens)
     arrays = {name: getattr(batch, name) for name in TOKEN_ARRAYS if name != "sample_ids"}
     return {n: a[sample.row, inside] for n, a in (arrays | dict(batch.token_columns)).items()}
+
+
+def require_packable(samples: Iterable[TrainableSample], row_tokens: int) -> None:
+    """Refuse samples that no batch can hold.
+
+    Raises:
+        RecordError: One does not fit a row, trains its first token, or has tokens of no version.
+    """
+    for one in samples:
+        _require_trainable(one, row_tokens)
+        oldest_trained_version(one.segment)
 
 
 def _require_trainable(one: TrainableSample, row_tokens: int) -> None:

@@ -253,6 +253,7 @@ def _assembler(parts: "Parts") -> None:
         settings,
         advantage=parts.plugins.advantage(),
         codec=parts.codec,
+        requests_topic=topics.requests(),
         batches_topic=topics.batches(policy),
         outcomes_topic=topics.outcomes,
     )

@@ -94,7 +94,10 @@ class Processor(Protocol):
         ...
 
     def unreadable(self, message: Message, now_s: float) -> Iterable[Effect]:
-        """Answer a record that does not decode, beside its dead letter: its group ends."""
+        """Answer a record that does not decode or that ``handle`` refused: its group ends.
+
+        Its dead letter is written beside. ``handle`` refuses a record before it changes anything.
+        """
         ...
 
     def tick(self, now_s: float) -> Iterable[Effect]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from astra_stream.algorithms.advantage import per_sample
 from astra_stream.algorithms.interface import AdvantageFunction
-from astra_stream.algorithms.packing import pack_batch
+from astra_stream.algorithms.packing import pack_batch, require_packable, trainable_samples
 from astra_stream.algorithms.scheduling import fits_later
 from astra_stream.algorithms.staleness import Order, is_expired, order_groups
 from astra_stream.log.codec import Codec
@@ -70,12 +70,14 @@ class Assembler:
         *,
         advantage: AdvantageFunction,
         codec: Codec,
+        requests_topic: str,
         batches_topic: str,
         outcomes_topic: str,
     ) -> None:
         self._settings = settings
         self._advantage = advantage
         self._codec = codec
+        self._requests_topic = requests_topic
         self._batches_topic = batches_topic
         self._outcomes_topic = outcomes_topic
         self._cursor = self._kept_cursor = Cursor()
@@ -111,13 +113,11 @@ class Assembler:
         """Take a request, a group or an outcome into account."""
         record = incoming.record
         if isinstance(record, RolloutRequest) and record.purpose == "train":
-            self._cursor = replace(self._cursor, num_requests=self._cursor.num_requests + 1)
-            yield from self._opened(record)
+            until_s = record.issued_at_s + record.deadline_s if record.deadline_s else np.inf
+            version = record.policies[0].min_version.number
+            yield from self._requested(record.group_id, version, until_s)
         elif isinstance(record, Group):
-            self._ready[record.group_id] = record
-            yield Keep(READY + record.group_id, [self._num_arrived, incoming.message.value])
-            self._num_arrived += 1
-            yield from self._arrived(record.group_id)
+            yield from self._take(record, incoming.message, now_s)
         elif isinstance(record, Outcome) and record.event == "closed":
             self._cursor = replace(self._cursor, num_issued=record.num_issued)
         elif isinstance(record, Outcome) and is_dropped_before(record):
@@ -125,22 +125,14 @@ class Assembler:
             yield from self._arrived(record.group_id)
 
     def unreadable(self, message: Message, now_s: float) -> Iterator[Effect]:
-        """Drop a group that does not decode."""
+        """Count a request, whose group the worker ends; drop a group."""
         group_id = group_of(message)
-        if not group_id or group_id in self._ready:
-            return
-        yield from self._arrived(group_id)
-        record = Outcome(
-            group_id=group_id,
-            prompt_id=(message.key or b"").decode(errors="replace"),
-            policy=self._settings.policy,
-            event="dropped",
-            stage="assembler",
-            reason="dead_letter",
-            at_s=now_s,
-        )
-        self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
-        yield Write(self._outcomes_topic, record.prompt_id, record)
+        if group_id and message.topic == self._requests_topic:
+            yield from self._requested(group_id, self._cursor.next_version, np.inf)
+        elif group_id and group_id not in self._ready:
+            yield from self._arrived(group_id)
+            prompt_id = (message.key or b"").decode(errors="replace")
+            yield self._dropped(group_id, prompt_id, "dead_letter", now_s)
 
     def tick(self, now_s: float) -> Iterator[Effect]:
         """Write every batch that can be written."""
@@ -156,15 +148,32 @@ class Assembler:
         if self._cursor.is_finished:
             yield Finish()
 
-    def _opened(self, request: RolloutRequest) -> Iterator[Effect]:
-        if request.group_id in self._early:
-            self._early.remove(request.group_id)
-            yield Forget(EARLY + request.group_id)
+    def _requested(self, group_id: str, version: int, until_s: float) -> Iterator[Effect]:
+        """The group is being played, unless its end came before its request."""
+        self._cursor = replace(self._cursor, num_requests=self._cursor.num_requests + 1)
+        if group_id in self._early:
+            self._early.remove(group_id)
+            yield Forget(EARLY + group_id)
             return
-        until_s = request.issued_at_s + request.deadline_s if request.deadline_s else np.inf
-        value = (request.policies[0].min_version.number, float(until_s))
-        self._open[request.group_id] = value
-        yield Keep(OPEN + request.group_id, list(value))
+        value = (version, float(until_s))
+        self._open[group_id] = value
+        yield Keep(OPEN + group_id, list(value))
+
+    def _take(self, group: Group, message: Message, now_s: float) -> Iterator[Effect]:
+        """Let a group wait for its batch; one of which nothing trains would never be trained.
+
+        Raises:
+            RecordError: A sample could not be part of any batch.
+        """
+        samples = list(trainable_samples([group]))
+        require_packable(samples, self._settings.row_tokens)
+        yield from self._arrived(group.group_id)
+        if not samples:
+            yield self._dropped(group.group_id, group.prompt_id, "nothing_trains", now_s)
+            return
+        self._ready[group.group_id] = group
+        yield Keep(READY + group.group_id, [self._num_arrived, message.value])
+        self._num_arrived += 1
 
     def _arrived(self, group_id: str) -> Iterator[Effect]:
         """The group is no longer played; its request may still be on its way to here."""
@@ -200,6 +209,20 @@ class Assembler:
         )
         self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
         yield Write(self._outcomes_topic, group.prompt_id, record)
+
+    def _dropped(self, group_id: str, prompt_id: str, reason: str, now_s: float) -> Write:
+        """The end of a group that was never ready."""
+        self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
+        record = Outcome(
+            group_id=group_id,
+            prompt_id=prompt_id,
+            policy=self._settings.policy,
+            event="dropped",
+            stage="assembler",
+            reason=reason,
+            at_s=now_s,
+        )
+        return Write(self._outcomes_topic, prompt_id, record)
 
     def _next_size(self, now_s: float) -> int | None:
         """Groups to put into the next batch now; None to go on waiting."""

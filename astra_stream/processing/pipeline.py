@@ -92,7 +92,8 @@ def process_message(
     except StageError:
         raise
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the flow goes on
-        return [letters.letter(message, processor.name, error, now_s)]
+        letter = letters.letter(message, processor.name, error, now_s)
+        return [letter, *processor.unreadable(message, now_s)]
     letters.succeeded(processor.name)
     return effects
 

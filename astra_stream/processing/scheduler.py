@@ -174,7 +174,13 @@ class Scheduler:
                 num_issued=self._cursor.num_issued + 1,
             )
             self._occupy(request.group_id, place, is_running=True)
-            yield Write(self._requests_topic, request.request_id, request, partition=place)
+            yield Write(
+                self._requests_topic,
+                request.request_id,
+                request,
+                partition=place,
+                group_id=request.group_id,
+            )
             yield Keep(SLOT + request.group_id, [place, True])
 
     def _occupy(self, group_id: str, place: int, *, is_running: bool) -> None:
