@@ -3,18 +3,16 @@
 import functools
 import json
 import logging
-import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from astra_stream.cli.binding import RunPlugins
+from astra_stream.cli.signals import stop_on_signal
 from astra_stream.clock import Clock, FixedClock, SystemClock
 from astra_stream.config import EvaluateConfig, RunConfig, load_run, resolved
 from astra_stream.declarations import declared
@@ -97,20 +95,6 @@ def service_parts(
         )
     finally:
         log.close()
-
-
-def stop_on_signal() -> threading.Event:
-    """An event that the first SIGTERM or SIGINT sets; the second ends the process."""
-    stop = threading.Event()
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, receive)
-    return stop
 
 
 def training_sampling(config: RunConfig) -> "Sampling":

@@ -8,21 +8,19 @@ summary and the picture. ``astra run --resume DIR`` goes on from any of them.
 import json
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from astra_stream.cli.connect import STACK_VARIABLE, open_admin, open_log
 from astra_stream.cli.options import AsJson, Overrides
 from astra_stream.cli.run_directory import PICTURE_FILE, RUN_FILE, run_file_of
+from astra_stream.cli.signals import interrupts
 from astra_stream.errors import AstraStreamError, ConfigError, TransientError
 
 if TYPE_CHECKING:
@@ -98,6 +96,9 @@ class LocalRun:
             stack = self.begin(supervisor, prompts)
             try:
                 state = self._watch(supervisor, stack)
+            except KeyboardInterrupt:
+                _say(f"stopping within {self.grace_s:.0f} s; once more ends everything at once")
+                raise
             finally:
                 supervisor.stop([service.name for service in self.services()])
             self._report(state, time.monotonic() - began_s)
@@ -326,20 +327,6 @@ def refuse_failure(event: "ChildExited") -> None:
     if event.code == TRY_AGAIN or event.code < 0:
         raise TransientError(what)
     raise ServiceError(what)
-
-
-@contextmanager
-def interrupts() -> Generator[None]:
-    """Turn SIGTERM into what Ctrl-C does, so that children are stopped in order."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _source(run_file: Path | None, resume: Path | None) -> Path:
