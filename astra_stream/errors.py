@@ -46,5 +46,9 @@ class DeliveryLimitError(AstraStreamError):
     """A request has ended too many processes that played it: it is recorded as a failure."""
 
 
+class DeadlineError(AstraStreamError, TimeoutError):
+    """A request's time was up when it was to be played again: it is recorded as a failure."""
+
+
 class WeightsError(AstraStreamError):
     """Weights cannot be completed or differ from their announcement: keep the ones you have."""

@@ -19,7 +19,7 @@ METADATA_LIMIT_BYTES = 3500
 """Brokers refuse more than 4096 by default."""
 MAX_NUMBERS = 1_000_000
 """More than any commit can say honestly; bounds what a damaged one can make us allocate."""
-_FORMAT = "p1:"
+_FORMAT = "p2:"
 
 
 class PartitionProgress:
@@ -31,6 +31,7 @@ class PartitionProgress:
         start_offset: Next offset that will be read.
         done: Offsets at or above it that are finished already.
         attempts: Offset to how often its work was started and not finished.
+        first_starts_s: Offset to the Unix time of the first of those starts, whole seconds.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class PartitionProgress:
         done: frozenset[int] = frozenset(),
         *,
         attempts: Mapping[int, int] | None = None,
+        first_starts_s: Mapping[int, int] | None = None,
     ) -> None:
         self._low_water = start_offset
         self._next = start_offset
@@ -46,6 +48,7 @@ class PartitionProgress:
         self._unfinished: set[int] = set()
         self._done = set(done)
         self._attempts = dict(attempts or {})
+        self._first_starts_s = dict(first_starts_s or {})
 
     @classmethod
     def from_committed(cls, committed: Committed) -> Self:
@@ -54,8 +57,8 @@ class PartitionProgress:
         Raises:
             SchemaError: The metadata was not written by ``committed()``.
         """
-        done, attempts = decode(committed)
-        return cls(committed.offset, done, attempts=attempts)
+        done, attempts, first_starts_s = _decode(committed)
+        return cls(committed.offset, done, attempts=attempts, first_starts_s=first_starts_s)
 
     def delivered(self, offset: int) -> None:
         """Note that the log handed out a record; offsets must rise."""
@@ -70,9 +73,15 @@ class PartitionProgress:
             self._unfinished.add(offset)
         self._advance()
 
-    def started(self, offset: int) -> int:
-        """Count a start of the work; return how often it has been started, this one included."""
+    def started(self, offset: int, *, at_s: float = 0.0) -> int:
+        """Count a start of the work; return how often it has been started, this one included.
+
+        Args:
+            offset: Of a record that was delivered and is not finished.
+            at_s: Unix time of the start, seconds; kept for the first of those that count.
+        """
         self._require_unfinished(offset)
+        self._first_starts_s.setdefault(offset, int(at_s))
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
         return self._attempts[offset]
 
@@ -82,16 +91,22 @@ class PartitionProgress:
         count = self._attempts.pop(offset, 1) - 1
         if count:
             self._attempts[offset] = count
+        else:
+            self._first_starts_s.pop(offset, None)
 
     def num_starts(self, offset: int) -> int:
         """How often this record's work was started and neither finished nor given back."""
         return self._attempts.get(offset, 0)
 
+    def first_start_s(self, offset: int) -> int | None:
+        """Unix time of the first of those starts, whole seconds; None where there is none."""
+        return self._first_starts_s.get(offset)
+
     def finished(self, offset: int) -> None:
         """Note that the work of a delivered record has ended; once."""
         self._require_unfinished(offset)
         self._unfinished.discard(offset)
-        self._attempts.pop(offset, None)
+        self._forget_starts(offset)
         self._done.add(offset)
         self._advance()
 
@@ -115,23 +130,34 @@ class PartitionProgress:
         Where that exceeds ``limit_bytes`` the highest finished offsets are left out, and a restart
         repeats them: stop taking work when it no longer ``fits``.
         """
-        metadata = encode(self._low_water, self._done, self._attempts)
+        metadata = self._encoded()
         kept, attempts = sorted(self._done), sorted(self._attempts.items())
         while len(metadata) > limit_bytes:
             kept, attempts = kept[: len(kept) // 2], attempts[: len(attempts) // 2]
-            metadata = encode(self._low_water, kept, dict(attempts))
+            metadata = encode(
+                self._low_water, kept, dict(attempts), first_starts_s=self._first_starts_s
+            )
         return Committed(self._low_water, metadata)
 
     def fits(self, limit_bytes: int = METADATA_LIMIT_BYTES) -> bool:
         """Whether all of it fits into a commit."""
-        return len(encode(self._low_water, self._done, self._attempts)) <= limit_bytes
+        return len(self._encoded()) <= limit_bytes
+
+    def _encoded(self) -> str:
+        return encode(
+            self._low_water, self._done, self._attempts, first_starts_s=self._first_starts_s
+        )
 
     def _advance(self) -> None:
         while self._waiting and self._waiting[0] not in self._unfinished:
             passed = self._waiting.popleft()
             self._done.discard(passed)
-            self._attempts.pop(passed, None)
+            self._forget_starts(passed)
             self._low_water = passed + 1
+
+    def _forget_starts(self, offset: int) -> None:
+        self._attempts.pop(offset, None)
+        self._first_starts_s.pop(offset, None)
 
     def _require_unfinished(self, offset: int) -> None:
         if offset not in self._unfinished:
@@ -141,15 +167,31 @@ class PartitionProgress:
             )
 
 
-def encode(low_water: int, done: Iterable[int], attempts: Mapping[int, int]) -> str:
-    """Metadata for a commit at ``low_water``; empty when there is nothing to say."""
+def encode(
+    low_water: int,
+    done: Iterable[int],
+    attempts: Mapping[int, int],
+    *,
+    first_starts_s: Mapping[int, int] | None = None,
+) -> str:
+    """Metadata for a commit at ``low_water``; empty when there is nothing to say.
+
+    Args:
+        low_water: Offset that is committed.
+        done: Finished offsets at or above it.
+        attempts: Offset to starts that did not end.
+        first_starts_s: Offset to the Unix time of the first of them, whole seconds; an offset of
+            ``attempts`` that it lacks counts as started at 0.
+    """
     if not done and not attempts:
         return ""
     numbers = list(_run_lengths(low_water, sorted(done)))
-    body = [len(numbers), *numbers]
+    started_s = {offset: (first_starts_s or {}).get(offset, 0) for offset in attempts}
+    earliest_s = min(started_s.values(), default=0)
+    body = [len(numbers), *numbers, earliest_s]
     before = low_water
     for offset, count in sorted(attempts.items()):
-        body += [offset - before, count]
+        body += [offset - before, count, started_s[offset] - earliest_s]
         before = offset
     packer = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
     packed = packer.compress(b"".join(map(_varint, body))) + packer.flush()
@@ -162,23 +204,30 @@ def decode(committed: Committed) -> tuple[frozenset[int], dict[int, int]]:
     Raises:
         SchemaError: The text is of another origin or damaged.
     """
+    done, attempts, _ = _decode(committed)
+    return done, attempts
+
+
+def _decode(committed: Committed) -> tuple[frozenset[int], dict[int, int], dict[int, int]]:
+    """What ``decode`` says, and the times of first starts."""
     if not committed.metadata:
-        return frozenset(), {}
+        return frozenset(), {}, {}
     try:
         body = _unpack(committed.metadata)
-        runs, starts = body[1 : 1 + body[0]], body[1 + body[0] :]
+        runs, (earliest_s, *starts) = body[1 : 1 + body[0]], body[1 + body[0] :]
         done = _offsets_of(runs, committed.offset)
         attempts: dict[int, int] = {}
+        first_starts_s: dict[int, int] = {}
         at = committed.offset
-        for gap, count in zip(starts[::2], starts[1::2], strict=True):
+        for gap, count, later_s in zip(starts[::3], starts[1::3], starts[2::3], strict=True):
             at += gap
-            attempts[at] = count
+            attempts[at], first_starts_s[at] = count, earliest_s + later_s
     except (ValueError, IndexError, zlib.error) as error:
         raise SchemaError(
             f"metadata of a committed offset must be written by this package: got "
             f"{committed.metadata[:40]!r} ({error}). Reset the group's positions."
         ) from error
-    return done, attempts
+    return done, attempts, first_starts_s
 
 
 def _unpack(metadata: str) -> list[int]:

@@ -2,7 +2,8 @@
 
 Nothing is written of a request before it begins, so handing back the backlog costs nothing. A
 request whose start went uncounted twice may be what ended those processes: it then plays alone, so
-that no other is counted with it, and after ``max_deliveries`` starts alone it is given up.
+that no other is counted with it, and after ``max_deliveries`` starts alone it is given up. So is
+one whose deadline has passed since the first of the starts that count.
 """
 
 import heapq
@@ -43,11 +44,15 @@ class Backlog:
         self._waiting = [entry for entry in self._waiting if is_wanted(entry[2])]
         heapq.heapify(self._waiting)
 
-    def exhausted(self) -> list[TakenRequest]:
-        """Take out the requests that were started too often."""
+    def exhausted(self, now_s: float) -> list[TakenRequest]:
+        """Take out the requests that were started too often, or whose time is up.
+
+        Args:
+            now_s: Unix time, seconds.
+        """
 
         def is_exhausted(taken: TakenRequest) -> bool:
-            return taken.delivery.num_starts >= self._max_starts
+            return taken.delivery.num_starts >= self._max_starts or is_late(taken, now_s)
 
         found = [taken for _, _, taken in self._waiting if is_exhausted(taken)]
         self.keep(lambda taken: not is_exhausted(taken))
@@ -75,6 +80,12 @@ class Backlog:
             found.append(taken)
             room = 0 if alone else room - taken.request.num_samples
         return found
+
+
+def is_late(taken: TakenRequest, now_s: float) -> bool:
+    """Say whether a request's deadline has passed since it was first started, before a restart."""
+    first_s, deadline_s = taken.delivery.first_start_s, taken.request.deadline_s
+    return first_s is not None and deadline_s > 0 and now_s - first_s > deadline_s
 
 
 def plays_alone(taken: TakenRequest) -> bool:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from astra_stream.errors import DeliveryLimitError, RecordError
+from astra_stream.errors import DeadlineError, DeliveryLimitError, RecordError
 from astra_stream.log.dead_letters import make_dead_letter
 from astra_stream.log.interface import Message
 from astra_stream.log.processor import Write
 from astra_stream.records import Outcome, Trajectory
+from astra_stream.rollout.backlog import is_late
 from astra_stream.rollout.episode import Player, given_up_episode
 from astra_stream.rollout.requests import TakenRequest
 from astra_stream.rollout.settings import WorkerSettings
@@ -34,12 +35,26 @@ def unreadable(
 
 
 def given_up(taken: TakenRequest, player: Player, *, max_deliveries: int) -> Iterator[Trajectory]:
-    """A failed sample for each that was asked for, of a request that ended its processes."""
+    """A failed sample for each that was asked for, of a request that is not played again."""
     request = taken.request
-    error = DeliveryLimitError(
-        f"request {request.request_id!r} must not end the processes that play it: got "
+    now_s = player.clock.now_s()
+    error = _too_late(taken, now_s) if is_late(taken, now_s) else _too_often(taken, max_deliveries)
+    for index in range(request.first_sample, request.first_sample + request.num_samples):
+        yield given_up_episode(request, index, player, error)
+
+
+def _too_late(taken: TakenRequest, now_s: float) -> DeadlineError:
+    request, first_s = taken.request, taken.delivery.first_start_s or 0
+    return DeadlineError(
+        f"request {request.request_id!r} must end within its deadline of {request.deadline_s:g} s: "
+        f"got {now_s - first_s:.0f} s since its first start, which a process did not survive. "
+        "Raise rollout.episode_timeout, or look at what ends the processes."
+    )
+
+
+def _too_often(taken: TakenRequest, max_deliveries: int) -> DeliveryLimitError:
+    return DeliveryLimitError(
+        f"request {taken.request.request_id!r} must not end the processes that play it: got "
         f"{taken.delivery.num_starts} starts without an end, {max_deliveries} of them alone. "
         "Look at its prompt and environment."
     )
-    for index in range(request.first_sample, request.first_sample + request.num_samples):
-        yield given_up_episode(request, index, player, error)

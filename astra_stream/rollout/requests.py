@@ -3,6 +3,7 @@
 One lock guards it: the poll thread adds and loses partitions, the writer takes positions.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ class Delivery:
     """The time for which this worker has held the partition."""
     num_starts: int
     """Starts of it, here or elsewhere, that neither finished nor were given back: crashes."""
+    first_start_s: int | None = None
+    """Unix time of the first of them, whole seconds; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,17 +81,26 @@ class HeldRequests:
             progress.delivered(message.offset)
             if progress.is_done(message.offset):
                 return None
-            num_starts = progress.num_starts(message.offset)
-            return Delivery(message=message, holding=progress, num_starts=num_starts)
+            return Delivery(
+                message=message,
+                holding=progress,
+                num_starts=progress.num_starts(message.offset),
+                first_start_s=progress.first_start_s(message.offset),
+            )
 
     def is_held(self, delivery: Delivery) -> bool:
         """Say whether its partition was this worker's ever since it was delivered."""
         with self.lock:
             return self._holds(delivery)
 
-    def started(self, deliveries: Collection[Delivery]) -> None:
-        """Count a start of each, to be committed before any of them plays."""
-        self._count(deliveries, PartitionProgress.started)
+    def started(self, deliveries: Collection[Delivery], *, at_s: float) -> None:
+        """Count a start of each, to be committed before any of them plays.
+
+        Args:
+            deliveries: What begins.
+            at_s: Unix time, seconds.
+        """
+        self._count(deliveries, functools.partial(PartitionProgress.started, at_s=at_s))
 
     def given_back(self, deliveries: Collection[Delivery]) -> None:
         """Take the starts back of those that end without a result and without a crash."""

@@ -6,7 +6,8 @@ that is new enough. Effects, in order, and what a crash after each leaves:
 1. New weights are verified and loaded: nothing is left.
 2. A request is delivered and waits: nothing is left; whoever owns its partition is given it.
 3. A request's start is counted, in a transaction of its own: a start that nobody took back. What is
-   started twice more like that plays alone, and is given up after ``max_deliveries`` starts alone.
+   started twice more like that plays alone, and is given up after ``max_deliveries`` starts alone,
+   or once its deadline has passed since the first of them.
 4. It plays: as under 3; it is played again by whoever owns its partition.
 5. Its trajectories and the worker's position, with the set of requests that are done beyond it, are
    written in one transaction: before the commit as under 3, after it nothing is played again.
@@ -215,7 +216,7 @@ class RolloutWorker:
                     await self._changed.wait()
 
     def _choose(self) -> list[TakenRequest]:
-        for taken in self._backlog.exhausted():
+        for taken in self._backlog.exhausted(self._player.clock.now_s()):
             logger.error("request given up", extra={"request": taken.request.request_id})
             most = self.settings.max_deliveries
             self._finish(taken, given_up(taken, self._player, max_deliveries=most))
@@ -228,7 +229,7 @@ class RolloutWorker:
     async def _begin(self, beginning: Collection[TakenRequest]) -> bool:
         """Count the starts, in the log, and only then play; False where the group moved on."""
         deliveries = [taken.delivery for taken in beginning]
-        self._held.started(deliveries)
+        self._held.started(deliveries, at_s=self._player.clock.now_s())
         if not await self._results.write(deliveries):
             self._held.given_back(deliveries)
             for taken in beginning:

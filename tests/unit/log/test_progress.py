@@ -17,13 +17,23 @@ OFFSETS = st.sets(st.integers(0, 400))
 @given(
     start=st.integers(0, 10**12),
     done=OFFSETS,
-    attempts=st.dictionaries(st.integers(0, 400), st.integers(1, 300)),
+    attempts=st.dictionaries(
+        st.integers(0, 400), st.tuples(st.integers(1, 300), st.integers(0, 2**33))
+    ),
 )
-def test_what_is_encoded_is_decoded(start: int, done: set[int], attempts: dict[int, int]) -> None:
+def test_what_is_encoded_is_decoded(
+    start: int, done: set[int], attempts: dict[int, tuple[int, int]]
+) -> None:
     above = {start + offset for offset in done}
-    started = {start + offset: count for offset, count in attempts.items()}
-    text = encode(start, above, started)
-    assert decode(Committed(start, text)) == (above, started)
+    started = {start + offset: count for offset, (count, _) in attempts.items()}
+    times = {start + offset: at_s for offset, (_, at_s) in attempts.items()}
+    committed = Committed(start, encode(start, above, started, first_starts_s=times))
+    assert decode(committed) == (above, started)
+    progress = PartitionProgress.from_committed(committed)
+    assert {offset: progress.first_start_s(offset) for offset in started} == times
+    assert encode(start, above, started) == encode(
+        start, above, started, first_starts_s=dict.fromkeys(started, 0)
+    )
 
 
 @given(offsets=OFFSETS, seed=st.integers(0, 1000), start=st.integers(0, 50))
@@ -91,6 +101,33 @@ def test_starts_are_counted_over_restarts_until_the_work_ends() -> None:
     assert second.committed() == Committed(1, "")
 
 
+def test_the_time_of_the_first_start_that_counts_is_kept_over_restarts() -> None:
+    first = PartitionProgress(0)
+    for offset in (0, 1):
+        first.delivered(offset)
+        first.started(offset, at_s=1_800_000_000.7 + offset)
+    second = PartitionProgress.from_committed(first.committed())
+    second.delivered(0)
+    second.delivered(1)
+    second.started(0, at_s=1_800_000_900.0)
+    assert [second.first_start_s(offset) for offset in (0, 1)] == [1_800_000_000, 1_800_000_001]
+    second.given_back(1)
+    assert second.first_start_s(1) is None
+    second.started(1, at_s=1_800_000_950.0)
+    assert second.first_start_s(1) == 1_800_000_950
+    second.finished(0)
+    assert second.first_start_s(0) is None
+
+
+def test_half_a_thousand_starts_within_a_day_fit_into_a_commit() -> None:
+    rng = random.Random(0)
+    times = {offset: 1_800_000_000 + rng.randrange(86_400) for offset in range(0, 10_000, 20)}
+    progress = PartitionProgress(0, attempts=dict.fromkeys(times, 1), first_starts_s=times)
+    assert progress.fits()
+    restored = PartitionProgress.from_committed(progress.committed())
+    assert {offset: restored.first_start_s(offset) for offset in times} == times
+
+
 def test_ten_thousand_offsets_half_of_them_done_fit_into_a_commit() -> None:
     rng = random.Random(0)
     progress = PartitionProgress(0, frozenset(o for o in range(1, 10_000) if rng.random() < 0.5))
@@ -130,12 +167,14 @@ def test_what_was_not_delivered_cannot_go_on(act: Callable[[PartitionProgress], 
     "metadata",
     [
         "from another program",
-        "p1:not base85 \x00",
-        "p1:" + "0" * 20,
+        "p1:" + encode(0, {1, 2}, {})[3:],
+        "p2:not base85 \x00",
+        "p2:" + "0" * 20,
         encode(0, {1, 2}, {})[:-3],
         encode(0, range(MAX_NUMBERS + 1), {}),
-        "p1:" + base64.b85encode(zlib.compress(b"\x02\x01")).decode(),
-        "p1:" + base64.b85encode(zlib.compress(b"")).decode(),
+        "p2:" + base64.b85encode(zlib.compress(b"\x02\x01")).decode(),
+        "p2:" + base64.b85encode(zlib.compress(b"\x00\x00\x01\x01")).decode(),
+        "p2:" + base64.b85encode(zlib.compress(b"")).decode(),
     ],
 )
 def test_metadata_of_another_origin_is_refused(metadata: str) -> None:

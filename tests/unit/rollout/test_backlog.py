@@ -16,7 +16,13 @@ ROOM = 100
 
 
 def taken(
-    name: str = "g", *, version: int = 0, num_starts: int = 0, num_samples: int = 2
+    name: str = "g",
+    *,
+    version: int = 0,
+    num_starts: int = 0,
+    num_samples: int = 2,
+    first_start_s: int | None = None,
+    deadline_s: float = 60.0,
 ) -> TakenRequest:
     request = RolloutRequest(
         request_id=f"{name}/0/0",
@@ -27,11 +33,13 @@ def taken(
         num_samples=num_samples,
         group_size=num_samples,
         sampling=Sampling(),
+        deadline_s=deadline_s,
     )
     delivery = Delivery(
         message=Message("r", 0, 0, None, b"", 0),
         holding=PartitionProgress(0),
         num_starts=num_starts,
+        first_start_s=first_start_s,
     )
     return TakenRequest(delivery=delivery, request=request)
 
@@ -81,7 +89,19 @@ def test_a_request_that_two_starts_did_not_end_waits_for_the_others_and_plays_al
 def test_only_starts_alone_count_towards_the_limit(num_starts):
     backlog = backlog_of(taken("suspect", num_starts=num_starts), taken("other"))
     is_exhausted = num_starts >= SHARED_STARTS + MAX_DELIVERIES
-    assert names(backlog.exhausted()) == (["suspect"] if is_exhausted else [])
+    assert names(backlog.exhausted(0.0)) == (["suspect"] if is_exhausted else [])
+
+
+@pytest.mark.parametrize(
+    ("first_start_s", "deadline_s", "is_late"),
+    [(None, 60.0, False), (940, 60.0, False), (939, 60.0, True), (1, 0.0, False)],
+    ids=["never started", "in time", "late", "without a deadline"],
+)
+def test_a_request_is_late_once_its_deadline_has_passed_since_its_first_start(
+    first_start_s: int | None, deadline_s: float, *, is_late: bool
+):
+    request = taken(num_starts=1, first_start_s=first_start_s, deadline_s=deadline_s)
+    assert bool(backlog_of(request).exhausted(1000.0)) == is_late
 
 
 def test_what_is_no_longer_wanted_is_forgotten():

@@ -128,8 +128,8 @@ def test_a_start_is_known_to_the_next_owner_until_it_ends_or_is_given_back(log):
     reader, held, messages = subscribe(log)
     first, second, third, _ = of_partition(accepted(held, messages), 0)
     started = [one.delivery for one in (first, second, third)]
-    held.started(started)
-    held.started(started[:1])
+    held.started(started, at_s=100.0)
+    held.started(started[:1], at_s=200.0)
     held.given_back(started[1:2])
     with log.writer("worker").transaction() as txn:
         txn.commit_offsets(reader, held.positions(started))
@@ -139,3 +139,4 @@ def test_a_start_is_known_to_the_next_owner_until_it_ends_or_is_given_back(log):
     _, held, messages = subscribe(log)
     again = of_partition(accepted(held, messages), 0)
     assert [one.delivery.num_starts for one in again] == [2, 0, 1, 0]
+    assert [one.delivery.first_start_s for one in again] == [100, None, 100, None]

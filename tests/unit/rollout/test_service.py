@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from astra_stream.clock import FixedClock
 from astra_stream.declarations import declared
 from astra_stream.engines.interface import WeightUpdate
 from astra_stream.environments.verifiable import Verifiable
@@ -259,17 +260,42 @@ def test_a_start_is_counted_before_the_request_plays_and_taken_back_at_a_stop(
     assert starts_of(log, 0) == 0
 
 
+def leave_started(log, *, num_starts: int, at_s: float = 0.0) -> None:
+    """Be a worker that ended so often while it played the first request."""
+    progress = PartitionProgress(0)
+    progress.delivered(0)
+    for _ in range(num_starts):
+        progress.started(0, at_s=at_s)
+    reader = log.assign([TOPICS.requests()], group=TOPICS.group("rollout", "main"))
+    with log.writer("dead").transaction() as txn:
+        txn.commit_offsets(reader, {Partition(TOPICS.requests(), 0): progress.committed()})
+    reader.close()
+
+
+def test_a_request_whose_deadline_passed_since_its_first_start_is_not_played_again(
+    make_player, make_request
+):
+    log = make_log()
+    announce(log, 0)
+    request_all(log, make_request, 2, deadline_s=60.0)
+    leave_started(log, num_starts=1, at_s=1000.0)
+    player = dataclasses.replace(make_player("2"), clock=FixedClock(1100.0))
+    with running(make_worker(log, player)):
+        wait_for(log, TOPICS.trajectories(POLICY), 4)
+    found = [CODEC.decode(m.value) for m in log.records(TOPICS.trajectories(POLICY))]
+    assert {(t.group_id, t.status, t.error_kind, t.reward_valid) for t in found} == {
+        ("g0", "aborted", "DeadlineError", False),
+        ("g1", "done", "", True),
+    }
+    (error,) = {t.error for t in found if t.error}
+    assert "must end within its deadline of 60 s: got 100 s since its first start" in error
+
+
 def test_a_request_that_ended_too_many_processes_is_recorded_as_failed(make_player, make_request):
     log = make_log()
     announce(log, 0)
     request_all(log, make_request, 1)
-    progress = PartitionProgress(0)
-    progress.delivered(0)
-    for _ in range(SHARED_STARTS + 3):
-        progress.started(0)
-    reader = log.assign([TOPICS.requests()], group=TOPICS.group("rollout", "main"))
-    with log.writer("dead").transaction() as txn:
-        txn.commit_offsets(reader, {Partition(TOPICS.requests(), 0): progress.committed()})
+    leave_started(log, num_starts=SHARED_STARTS + 3)
     with running(make_worker(log, make_player("2"))):
         wait_for(log, TOPICS.trajectories(POLICY), 2)
     failed = [CODEC.decode(m.value) for m in log.records(TOPICS.trajectories(POLICY))]
