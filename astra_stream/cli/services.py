@@ -228,6 +228,10 @@ def _pipeline(parts: "Parts", slot: int) -> None:
         outcomes_topic=topics.outcomes,
         letters=service.letters,
         codec=parts.codec,
+        max_message_bytes=min(
+            parts.log.max_message_bytes(topic)
+            for topic in (topics.groups(policy), service.changelog_topic)
+        ),
     )
     service.run(pipeline, parts.stop)
 

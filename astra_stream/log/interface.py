@@ -197,9 +197,10 @@ def require_size(
     parts = (key or b"", value or b"", *(content for _, content in headers))
     num_bytes = sum(map(len, parts)) + FRAMING_BYTES
     if num_bytes > limit_bytes:
+        name = f" {key.decode(errors='replace')!r}" if key else ""
         raise RecordError(
-            f"{topic}: record must have at most {limit_bytes} bytes: got {num_bytes}. "
-            "Put large fields into the store."
+            f"{topic}: record{name} must have at most {limit_bytes} bytes: got {num_bytes}. "
+            f"Make it smaller, or raise the topic's max.message.bytes up to {MAX_MESSAGE_BYTES}."
         )
 
 
@@ -242,6 +243,14 @@ class Log(Protocol):
 
     def num_partitions(self, topic: str) -> int:
         """Partitions of a topic.
+
+        Raises:
+            ConfigError: The topic is missing; says which command makes it.
+        """
+        ...
+
+    def max_message_bytes(self, topic: str) -> int:
+        """Largest record that is written to a topic: what it admits, and never more than clients.
 
         Raises:
             ConfigError: The topic is missing; says which command makes it.

@@ -38,6 +38,8 @@ class Write:
     """Partition to write to; None lets the key decide."""
     group_id: str = ""
     """Group that the record is part of, as a header: it is to end even if the record is torn."""
+    value: bytes | None = None
+    """The record encoded, by who had to know its size; None where nobody has."""
 
     @property
     def headers(self) -> tuple[tuple[str, bytes], ...]:

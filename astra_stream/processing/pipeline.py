@@ -16,7 +16,7 @@ from astra_stream.algorithms.grouping import make_group
 from astra_stream.errors import AstraStreamError, RecordError
 from astra_stream.log.codec import Codec
 from astra_stream.log.dead_letters import make_dead_letter
-from astra_stream.log.interface import Message
+from astra_stream.log.interface import MAX_MESSAGE_BYTES, Message
 from astra_stream.log.processor import (
     Effect,
     Forget,
@@ -29,6 +29,8 @@ from astra_stream.log.processor import (
 from astra_stream.processing.recent import RecentlyEnded
 from astra_stream.records import Group, Outcome, Trajectory
 
+GROUP_OVERHEAD_BYTES = 64 * 1024
+"""What a group takes beside its trajectories, in its topic and in the changelogs that hold it."""
 MAX_CONSECUTIVE_FAILURES = 3
 """Unexpected errors in a row after which the stage, not the record, is at fault."""
 
@@ -110,6 +112,7 @@ class Pipeline:
         outcomes_topic: str,
         letters: DeadLetters,
         codec: Codec,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
         min_valid: int = 2,
     ) -> None:
         self._stages = stages
@@ -118,6 +121,7 @@ class Pipeline:
         self._outcomes_topic = outcomes_topic
         self._letters = letters
         self._codec = codec
+        self._max_group_bytes = max_message_bytes - GROUP_OVERHEAD_BYTES
         self._min_valid = min_valid
         self._partial: dict[int, dict[str, dict[int, bytes]]] = {}
         self._states: dict[int, dict[str, Any]] = {}
@@ -152,7 +156,9 @@ class Pipeline:
             return
         partial = self._partial.setdefault(partition, {})
         members = partial.setdefault(group_id, {})
-        members[trajectory.sample_index] = incoming.message.value or b""
+        after = members | {trajectory.sample_index: incoming.message.value or b""}
+        self._require_size(group_id, sum(map(len, after.values())))
+        members.update(after)
         if len(members) < trajectory.group_size:
             yield Keep(f"group/{group_id}", dict(members))
             return
@@ -206,9 +212,29 @@ class Pipeline:
             if not passed:
                 yield self._outcome(group, now_s, dropped_by=stage.name)
                 return
-        for kept in passed:
-            yield Write(self._groups_topic, kept.prompt_id, kept, group_id=kept.group_id)
+        try:
+            writes = [self._group(kept) for kept in passed]
+        except RecordError as error:
+            yield self._letters.letter(message, self.name, error, now_s)
+            yield self._outcome(group, now_s, dropped_by="dead_letter")
+            return
+        for kept, write in zip(passed, writes, strict=True):
+            yield write
             yield self._outcome(kept, now_s)
+
+    def _group(self, group: Group) -> Write:
+        value = self._codec.encode(group)
+        self._require_size(group.group_id, len(value))
+        return Write(
+            self._groups_topic, group.prompt_id, group, group_id=group.group_id, value=value
+        )
+
+    def _require_size(self, group_id: str, num_bytes: int) -> None:
+        if num_bytes > self._max_group_bytes:
+            raise RecordError(
+                f"group {group_id!r} must have at most {self._max_group_bytes} bytes, to be one "
+                f"record: got {num_bytes}. Lower group_size or max_new_tokens."
+            )
 
     def _run_stage(
         self, index: int, stage: Stage, groups: Sequence[Group], partition: int

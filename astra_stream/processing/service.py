@@ -175,7 +175,7 @@ class RunningProcessor:
         for place, found in effects.items():
             for effect in found:
                 if isinstance(effect, Write):
-                    value = self._service.codec.encode(effect.record)
+                    value = effect.value or self._service.codec.encode(effect.record)
                     txn.write(
                         effect.topic,
                         effect.key.encode(),

@@ -93,7 +93,7 @@ class ResultWriter:
         try:
             with self._writer.transaction() as txn:
                 for write in (write for one in held for write in one.writes):
-                    value = self._codec.encode(write.record)
+                    value = write.value or self._codec.encode(write.record)
                     txn.write(write.topic, write.key.encode(), value, headers=write.headers)
                 txn.commit_offsets(self._reader, positions)
         except RebalancedError:

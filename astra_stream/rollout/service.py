@@ -26,7 +26,6 @@ from typing import Any
 from astra_stream.errors import ConfigError, RecordError
 from astra_stream.log.codec import Codec
 from astra_stream.log.interface import Log, Message, Partition
-from astra_stream.log.processor import Write
 from astra_stream.records import RolloutRequest, Trajectory, WeightAnnouncement
 from astra_stream.rollout.backlog import Backlog, plays_alone
 from astra_stream.rollout.episode import Player, play_episode
@@ -34,6 +33,7 @@ from astra_stream.rollout.news import News
 from astra_stream.rollout.refusals import given_up, unreadable
 from astra_stream.rollout.requests import Delivery, Finished, HeldRequests, TakenRequest
 from astra_stream.rollout.results import ResultWriter
+from astra_stream.rollout.samples import SampleWriting
 from astra_stream.rollout.settings import WorkerSettings
 from astra_stream.rollout.slots import Slots
 from astra_stream.rollout.threads import in_thread, one_thread
@@ -115,6 +115,7 @@ class RolloutWorker:
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self._slots = Slots(settings.slots)
+        self._samples = SampleWriting.to(self.log, settings, codec=self.codec, player=self._player)
         self._backlog = Backlog(settings.max_deliveries)
         writer = self.log.writer(f"{settings.group}.{settings.slot}")
         self._reader = self.log.subscribe(
@@ -278,11 +279,7 @@ class RolloutWorker:
         return trajectory
 
     def _finish(self, taken: TakenRequest, trajectories: Iterable[Trajectory]) -> None:
-        topic = self.settings.trajectories_topic
-        if taken.request.purpose == "evaluate":
-            topic = self.settings.evaluation_trajectories_topic
-        group_id = taken.request.group_id
-        writes = tuple(Write(topic, one.prompt_id, one, group_id=group_id) for one in trajectories)
+        writes = tuple(self._samples.write(taken.request, one) for one in trajectories)
         self._results.add(Finished(delivery=taken.delivery, writes=writes))
 
     async def _write_results(self) -> None:

@@ -1,6 +1,7 @@
 """Trajectories in any order, twice, or torn: their group ends once."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from astra_stream.log.codec import Codec
 from astra_stream.log.interface import Message
 from astra_stream.log.processor import GROUP_HEADER, Effect, Forget, Keep, Write
 from astra_stream.processing.pipeline import (
+    GROUP_OVERHEAD_BYTES,
     DeadLetters,
     Pipeline,
     Stage,
@@ -18,15 +20,15 @@ from astra_stream.processing.pipeline import (
     process_message,
 )
 from astra_stream.processing.recent import NUM_KEPT, RecentlyEnded
-from astra_stream.records import DeadLetter, Group, Outcome
-from astra_stream.testing.builders import make_group
+from astra_stream.records import DeadLetter, Group, Outcome, Trajectory
+from astra_stream.testing.builders import make_group, make_trajectory
 
 CODEC = Codec(declared("schemas"))
 LETTERS = DeadLetters("letters", "pipeline")
 TORN = b"\x00torn"
 
 
-def make_pipeline(*stages: Stage, entries: dict | None = None) -> Pipeline:
+def make_pipeline(*stages: Stage, entries: dict | None = None, **limits: int) -> Pipeline:
     pipeline = Pipeline(
         stages,
         policy="main",
@@ -34,6 +36,7 @@ def make_pipeline(*stages: Stage, entries: dict | None = None) -> Pipeline:
         outcomes_topic="outcomes",
         letters=LETTERS,
         codec=CODEC,
+        **limits,
     )
     pipeline.restore(0, entries or {})
     return pipeline
@@ -135,3 +138,41 @@ def test_the_last_groups_that_ended_are_known_also_after_a_restart(num_groups, r
         oldest = max(0, num_groups - NUM_KEPT)
         assert all(f"g{number}" in known for number in range(oldest, num_groups))
         assert f"g{oldest - 1}" not in known
+
+
+def endings(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
+    return [(o.group_id, o.event, o.reason) for o in written(effects, Outcome)]
+
+
+def test_a_group_that_would_be_too_large_for_a_record_ends_with_a_dead_letter_at_once():
+    messages = messages_of("large", "small")
+    size = max(sum(len(m.value) for m in part) for part in (messages[:3], messages[3:]))
+    messages[1] = replace(messages[1], value=CODEC.encode(long_trajectory("large", 1)))
+    pipeline = make_pipeline(max_message_bytes=GROUP_OVERHEAD_BYTES + size + 500)
+    effects = process(pipeline, messages)
+    assert endings(effects) == [("large", "dropped", "dead_letter"), ("small", "completed", "")]
+    (letter,) = written(effects, DeadLetter)
+    assert letter.error.startswith("group 'large' must have at most ")
+    assert kept(effects).keys().isdisjoint({"group/large", "group/small"})
+
+
+def test_a_stage_that_makes_a_group_too_large_for_a_record_drops_it():
+    def grow(group):
+        first, *rest = group.trajectories
+        yield replace(group, trajectories=(replace(first, answer="9" * 5000), *rest))
+
+    messages = messages_of("grown")
+    size = sum(len(m.value) for m in messages)
+    pipeline = make_pipeline(
+        Stage(name="grow", function=grow), max_message_bytes=GROUP_OVERHEAD_BYTES + size + 500
+    )
+    effects = process(pipeline, messages)
+    assert endings(effects) == [("grown", "dropped", "dead_letter")]
+    assert not written(effects, Group)
+    assert len(written(effects, DeadLetter)) == 1
+
+
+def long_trajectory(group_id: str, sample_index: int) -> Trajectory:
+    return make_trajectory(
+        group_id=group_id, sample_index=sample_index, group_size=3, reply_tokens=1000
+    )

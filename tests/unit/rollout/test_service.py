@@ -18,7 +18,7 @@ from astra_stream.engines.interface import WeightUpdate
 from astra_stream.environments.verifiable import Verifiable
 from astra_stream.errors import ConfigError
 from astra_stream.log.codec import Codec
-from astra_stream.log.interface import Committed, Partition
+from astra_stream.log.interface import Committed, Partition, TopicSettings
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
 from astra_stream.log.progress import PartitionProgress
@@ -26,6 +26,7 @@ from astra_stream.records import PolicyNeed, PolicyVersion, WeightAnnouncement
 from astra_stream.rollout.backlog import SHARED_STARTS
 from astra_stream.rollout.service import POLL_S, RolloutWorker
 from astra_stream.rollout.settings import WorkerSettings
+from astra_stream.testing.builders import make_prompt
 
 CODEC = Codec(declared("schemas"))
 TOPICS = TopicNames("t")
@@ -303,6 +304,27 @@ def test_a_request_that_ended_too_many_processes_is_recorded_as_failed(make_play
         ("error", "DeliveryLimitError", False)
     ] * 2
     assert "got 5 starts without an end, 3 of them alone" in failed[0].error
+
+
+def test_a_sample_that_its_topic_would_not_take_is_written_as_failed(make_player, make_request):
+    log = make_log()
+    topic, limit = TOPICS.trajectories(POLICY), {"max.message.bytes": "2000"}
+    log.configure(TopicSettings(name=topic, partitions=2, settings=limit))
+    announce(log, 0)
+    long = make_prompt("9" * 2000)
+    write(log, TOPICS.requests(), make_request(long, num_samples=2, group_id="long"), 0)
+    write(log, TOPICS.requests(), make_request(num_samples=2, group_id="short"), 0)
+    player = make_player("2", context_tokens=4000)
+    with running(make_worker(log, player)):
+        wait_for(log, topic, 4)
+    found = [CODEC.decode(m.value) for m in log.records(topic)]
+    assert {(t.group_id, t.status, t.error_kind, len(t.segments)) for t in found} == {
+        ("long", "error", "RecordError", 0),
+        ("short", "done", "", 1),
+    }
+    (error, other) = sorted(t.error for t in found if t.error)
+    assert error.startswith(f"{topic}: record 'long/0/main' must have at most 2000 bytes: got ")
+    assert "'long/1/main'" in other
 
 
 def test_a_request_that_cannot_be_read_ends_its_group_and_the_next_one_is_played(
