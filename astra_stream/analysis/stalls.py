@@ -186,7 +186,8 @@ class StallWatch:
         elif now_s - max(self._looked_s, began_s) >= least_s:
             self._looked_s = now_s
             what = self._waits_for(state, now_s)
-            self._line = f"nothing new for {duration(now_s - began_s)}: {what}" if what else ""
+            silence = f"new for {duration(now_s - began_s)}" if began_s else "yet"
+            self._line = f"nothing {silence}: {what}" if what else ""
         return self._line
 
     def _waits_for(self, state: RunState, now_s: float) -> str:

@@ -219,6 +219,11 @@ def test_silence_before_the_services_started_does_not_count(state: RunState) -> 
     assert watch.line(state, 2000.0 + LEAST_S).startswith("nothing new for 30.0 s: ")
 
 
+def test_of_a_run_without_a_record_nobody_knows_how_long_it_has_been_silent() -> None:
+    line = Looking().watch().line(RunState(), NOW_S)
+    assert line == "nothing yet: version 0 waits for the trainer: it has announced no weights."
+
+
 def test_a_store_that_does_not_answer_is_named_beside_what_is_waited_for(state: RunState) -> None:
     looking = Looking()
     looking.trouble = "store s3://a must answer within 5 s: got refused. Check that it runs."
