@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import signal
 import statistics
 import sys
 import time
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 SPREAD = ("p50", "p95", "max")
+STOPPED = (0, 128 + signal.SIGTERM)
+"""How a service ends that is told to once, or twice."""
 MANY_RESTARTS = 1_000_000
 """A child that is killed on purpose has not failed."""
 
@@ -100,6 +103,8 @@ class ChaosRun:
         self._directory = directory
         self._plan = plan
         self._restarts: Counter[str] = Counter()
+        self._num_exits = 0
+        """Ends of children that are dealt with."""
 
     def train(self, prompts: "list[Prompt]") -> dict[str, Any]:
         """Train to the end and say what came of it.
@@ -157,44 +162,57 @@ class ChaosRun:
             )
 
     def _watch(self, supervisor: "Supervisor", chaos: "Chaos", stack: "StackInfo | None") -> None:
-        """Wait until every service has ended by itself; start again those that were stopped."""
+        """Wait until every service has ended by itself; say what is struck, and what stalls."""
         from astra_stream.analysis.run_log import RunTail
         from astra_stream.cli.connect import open_log
+        from astra_stream.cli.stalls import stall_watch
         from astra_stream.clock import SystemClock
         from astra_stream.declarations import declared
         from astra_stream.log.codec import Codec
         from astra_stream.log.names import TopicNames
 
-        services = {service.name: service for service in self._run.services()}
-        running = set(services)
-        num_seen = num_said = 0
+        codec, clock, topics = (
+            Codec(declared("schemas")),
+            SystemClock(),
+            TopicNames(self._config.run),
+        )
+        running = {service.name for service in self._run.services()}
+        num_said, said = 0, ""
         with (
             contextlib.closing(open_log(self._config, stack)) as log,
             RunTail(
-                log,
-                Codec(declared("schemas")),
-                topics=TopicNames(self._config.run),
-                policy=self._config.policy_name,
-                clock=SystemClock(),
+                log, codec, topics=topics, policy=self._config.policy_name, clock=clock
             ) as tail,
         ):
+            stalls = stall_watch(self._config, stack, log, codec, since_s=clock.now_s())
             while running:
                 tail.poll(POLL_S)
-                exits = supervisor.exits()
-                for event in exits[num_seen:]:
-                    self._restarts[event.name] += event.restarted
-                    if event.restarted or event.name not in services:
-                        continue
-                    if event.code == 0 and event.name in chaos.stopped:
-                        chaos.stopped.discard(event.name)
-                        supervisor.start(services[event.name])
-                    else:
-                        refuse_failure(event)
-                        running.discard(event.name)
-                num_seen = len(exits)
+                running -= self._ended(supervisor, chaos)
                 for _, strike in chaos.done[num_said:]:
                     say(f"{len(tail.state.versions)} versions: {strike.kind} {strike.name}")
                     num_said += 1
+                stall = stalls.line(tail.state, clock.now_s())
+                if stall and stall != said:
+                    say(stall)
+                said = stall
+
+    def _ended(self, supervisor: "Supervisor", chaos: "Chaos") -> set[str]:
+        """Services that have finished; those that were told to stop are started again."""
+        services = {service.name: service for service in self._run.services()}
+        ended: set[str] = set()
+        exits = supervisor.exits()
+        for event in exits[self._num_exits :]:
+            self._restarts[event.name] += event.restarted
+            if event.restarted or event.name not in services:
+                continue
+            if event.code in STOPPED and event.name in chaos.stopped:
+                chaos.stopped.discard(event.name)
+                supervisor.start(services[event.name])
+            else:
+                refuse_failure(event)
+                ended.add(event.name)
+        self._num_exits = len(exits)
+        return ended
 
 
 def strikes_by_name(strikes: "Sequence[Strike]") -> dict[str, dict[str, int]]:
