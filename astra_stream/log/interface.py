@@ -71,6 +71,8 @@ class Reader(Protocol):
         Raises:
             TransientError: The log cannot be reached within the deadline; names its address.
             FencedError: Another member took this one's place.
+            AstraStreamError: Records were deleted before they were read, or are not as written; or
+                a topic was deleted, also where it was made anew: noticed within seconds.
         """
         ...
 
@@ -212,6 +214,33 @@ def missing_offset(partition: Partition, offset: int) -> AstraStreamError:
     )
 
 
+def damaged(partition: Partition, detail: str) -> AstraStreamError:
+    """The error for records that are not what was written."""
+    return AstraStreamError(
+        f"{partition} must hold what was written: got {detail}. "
+        "The broker's disk or network is damaged: restore the partition from a replica."
+    )
+
+
+def require_same_topics(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a topic that is gone, or was deleted and made anew under its name.
+
+    Args:
+        expected: Topic to the id that it had when it was read before.
+        found: Topic to the id that it has now; one that is gone is left out.
+
+    Raises:
+        AstraStreamError: Names the first that differs.
+    """
+    for topic, topic_id in expected.items():
+        if found.get(topic) != topic_id:
+            raise AstraStreamError(
+                f"topic {topic!r} must be the one that was read before, with the id {topic_id}: "
+                f"got {found.get(topic, 'no topic')}. It was deleted with records that are owed: "
+                "restore it, or start a run of another name."
+            )
+
+
 class Log(Protocol):
     """A place of topics."""
 
@@ -255,6 +284,10 @@ class Log(Protocol):
         Raises:
             ConfigError: The topic is missing; says which command makes it.
         """
+        ...
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Topic to its id; a topic made anew has another one, and a missing one is left out."""
         ...
 
     def close(self) -> None:

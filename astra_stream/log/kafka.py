@@ -76,7 +76,7 @@ class KafkaLog:
             topics,
             group=group,
             settings=_reader_settings(self._connection, group) | self._group_settings(),
-            lookups=Lookups(self.start_offsets, self.end_offsets, self.offsets_at),
+            lookups=self._lookups(),
             on_assigned=on_assigned,
             on_revoked=on_revoked,
         )
@@ -95,7 +95,7 @@ class KafkaLog:
             topics,
             group=group,
             settings=_reader_settings(self._connection, group or NO_GROUP),
-            lookups=Lookups(self.start_offsets, self.end_offsets, self.offsets_at),
+            lookups=self._lookups(),
         )
         reader.take_all(partitions)
         return reader
@@ -108,20 +108,14 @@ class KafkaLog:
 
     def num_partitions(self, topic: str) -> int:
         """Partitions of a topic."""
-        what = f"partitions of {topic}"
+        found = self._describe([topic])
+        if topic not in found:
+            raise missing_topic(topic, f"kafka at {self._connection.bootstrap}")
+        return len(found[topic].partitions)
 
-        def describe(timeout_s: float) -> int:
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-            return len(asked[topic].result(timeout_s).partitions)
-
-        try:
-            return self._connection.call(what, describe, serve=self._admin.poll)
-        except KafkaException as exception:
-            error = error_of(exception)
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                place = f"kafka at {self._connection.bootstrap}"
-                raise missing_topic(topic, place) from None
-            raise refused(what, error) from exception
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Topic to its id; a missing one is left out."""
+        return {topic: str(found.topic_id) for topic, found in self._describe(topics).items()}
 
     def max_message_bytes(self, topic: str) -> int:
         """Largest record that a topic takes; what clients admit where that may not be asked."""
@@ -160,6 +154,26 @@ class KafkaLog:
         """End waits; readers and writers are closed by their owners."""
         self._connection.close()
 
+    def _lookups(self) -> Lookups:
+        return Lookups(self.start_offsets, self.end_offsets, self.offsets_at, self.topic_ids)
+
+    def _describe(self, topics: Collection[str]) -> dict[str, Any]:
+        """What the broker says of topics; one that is missing is left out."""
+        what = f"description of {', '.join(topics)}"
+
+        def describe(timeout_s: float) -> dict[str, Any]:
+            wanted = TopicCollection(list(topics))
+            asked = self._admin.describe_topics(wanted, request_timeout=timeout_s)
+            found = {topic: _unless_missing(answer, timeout_s) for topic, answer in asked.items()}
+            return {topic: answer for topic, answer in found.items() if answer is not None}
+
+        if not topics:
+            return {}
+        try:
+            return self._connection.call(what, describe, serve=self._admin.poll)
+        except KafkaException as exception:
+            raise refused(what, error_of(exception)) from exception
+
     def _offsets(self, partitions: Collection[Partition], spec: Any) -> dict[Partition, int]:
         if not partitions:
             return {}
@@ -197,6 +211,15 @@ class KafkaLog:
         }
 
 
+def _unless_missing(answer: Any, timeout_s: float) -> Any:
+    try:
+        return answer.result(timeout_s)
+    except KafkaException as exception:
+        if error_of(exception).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return None
+
+
 def _reader_settings(connection: Connection, group: str) -> Settings:
     return {
         **connection.settings(),
@@ -205,6 +228,7 @@ def _reader_settings(connection: Connection, group: str) -> Settings:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
+        "check.crcs": True,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 10,

@@ -21,7 +21,9 @@ from astra_stream.log.interface import (
     Message,
     Partition,
     PartitionsChanged,
+    damaged,
     missing_offset,
+    require_same_topics,
 )
 from astra_stream.log.kafka_client import (
     FENCED,
@@ -40,6 +42,8 @@ Result = TypeVar("Result")
 SLICE_S = 1.0
 """Longest single wait inside the client, so that a broker that is down is noticed."""
 PROBE_S = 1.0
+TOPICS_LOOKED_AT_S = 10.0
+"""How often topics are looked at, since the client reads on in silence when one is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Lookups:
     """High watermarks."""
     offsets_at: Callable[[Collection[Partition], int], dict[Partition, int]]
     """First offsets at or after a time in milliseconds."""
+    topic_ids: Callable[[Collection[str]], dict[str, str]]
+    """Topic to its id; a missing one is left out."""
 
 
 class KafkaReader:
@@ -73,6 +79,8 @@ class KafkaReader:
         self._topics = list(topics)
         self._name = f"reader of {', '.join(topics)}"
         self._lookups = lookups
+        self._ids = lookups.topic_ids(self._topics)
+        self._looks_again_s = time.monotonic() + TOPICS_LOOKED_AT_S
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._consumer = Consumer(settings)
@@ -111,6 +119,7 @@ class KafkaReader:
         if self._errors:
             raise self._errors.popleft()
         self._start_alone()
+        self._require_same_topics()
         with self._polling:
             batch = self._collect(time.monotonic() + timeout_s, max_messages)
             if self._is_member:
@@ -279,12 +288,21 @@ class KafkaReader:
             self._errors.append(
                 missing_offset(Partition(message.topic(), message.partition()), message.offset())
             )
+        elif error.code() == KafkaError._BAD_MSG:
+            place = Partition(message.topic(), message.partition())
+            self._errors.append(damaged(place, error.str()))
         elif error.fatal() or error.code() in FENCED:
             self._errors.append(fenced(what, error))
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED or error.code() in RETRIABLE:
             self._connection.note(error)
         else:
             self._errors.append(refused(what, error))
+
+    def _require_same_topics(self) -> None:
+        if time.monotonic() < self._looks_again_s or self._connection.down_s is not None:
+            return
+        self._looks_again_s = time.monotonic() + TOPICS_LOOKED_AT_S
+        require_same_topics(self._ids, self._lookups.topic_ids(self._topics))
 
     def _require_reachable(self) -> None:
         if self._connection.down_s is None:

@@ -3,7 +3,7 @@
 For tests, demonstrations and docs. One process, any number of threads; nothing outlives it.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from astra_stream.clock import Clock, SystemClock
@@ -48,6 +48,7 @@ class MemoryLog:
         self._writers: dict[str, MemoryWriter] = {}
         self._num_transactions = 0
         self._num_keyless = 0
+        self._num_created = 0
         self.create(
             [
                 TopicSettings(name=name, partitions=count, settings={})
@@ -98,6 +99,11 @@ class MemoryLog:
             raise missing_topic(topic, "the memory log")
         return self._topics[topic].partitions
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Topic to its id; a missing one is left out."""
+        with self._state.changed:
+            return {name: self._state.ids[name] for name in topics if name in self._state.ids}
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -112,8 +118,21 @@ class MemoryLog:
                 if topic.name in self._topics:
                     raise existing_topic(topic.name)
                 self._topics[topic.name] = topic
+                self._num_created += 1
+                self._state.ids[topic.name] = f"memory-{self._num_created}"
                 for index in range(topic.partitions):
                     self._state.partitions[Partition(topic.name, index)] = PartitionRecords()
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic with its records, and the positions of all groups in it, as Kafka does."""
+        with self._state.changed:
+            del self._state.ids[topic]
+            for index in range(self._topics.pop(topic).partitions):
+                partition = Partition(topic, index)
+                del self._state.partitions[partition]
+                for group in self._state.groups.values():
+                    group.committed.pop(partition, None)
+            self._state.changed.notify_all()
 
     def configure(self, topic: TopicSettings) -> None:
         """Set the topic's configuration to what is given; partitions stay as they are."""

@@ -15,6 +15,7 @@ from astra_stream.log.interface import (
     Partition,
     PartitionsChanged,
     missing_offset,
+    require_same_topics,
 )
 from astra_stream.log.memory_state import GroupState, PartitionRecords
 
@@ -25,6 +26,8 @@ class SharedState:
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     partitions: dict[Partition, PartitionRecords] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    """Topic to its id."""
     groups: dict[str, GroupState] = field(default_factory=dict)
     num_members: int = 0
 
@@ -45,6 +48,7 @@ class MemoryReader:
         self.group = group
         self._state = state
         self._topics = topics
+        self._ids = {topic: state.ids[topic] for topic in topics}
         self._deadline_s = deadline_s
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -78,6 +82,7 @@ class MemoryReader:
             if self._member:
                 self._follow_group()
             with self._state.changed:
+                require_same_topics(self._ids, self._state.ids)
                 messages = self._take(max_messages)
                 remaining_s = end_s - time.monotonic()
                 if messages or remaining_s <= 0:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator, Mapping
 
 from astra_stream.clock import Clock
-from astra_stream.errors import TransientError
+from astra_stream.errors import AstraStreamError, TransientError
 from astra_stream.log.interface import Log, Message, Partition
 
 POLL_S = 0.2
@@ -17,6 +17,7 @@ def read_to_end(
     *,
     clock: Clock,
     starts: Mapping[Partition, int] | None = None,
+    is_whole: bool = False,
 ) -> Generator[Message]:
     """Yield the records of a topic up to the high watermarks that it had when this began.
 
@@ -29,13 +30,17 @@ def read_to_end(
         partitions: Which of its partitions; None for all.
         clock: For the deadline.
         starts: Offsets to begin at; without one, a partition is read from its beginning.
+        is_whole: Whether it must begin at its first record, of which compaction alone may take.
 
     Raises:
         TransientError: The end was not reached within a minute; names topic and position.
+        AstraStreamError: It must be whole, and its beginning was deleted.
     """
     reader = log.assign([topic])
     try:
         wanted = set(reader.assignment() if partitions is None else partitions)
+        if is_whole:
+            _require_beginning(reader.positions(wanted))
         reader.pause(reader.assignment() - wanted)
         for partition, offset in (starts or {}).items():
             reader.seek(partition, offset)
@@ -54,3 +59,13 @@ def read_to_end(
                 )
     finally:
         reader.close()
+
+
+def _require_beginning(begins: Mapping[Partition, int]) -> None:
+    for partition, offset in begins.items():
+        if offset:
+            raise AstraStreamError(
+                f"{partition} must be kept from its first record on: got a beginning at {offset}. "
+                "Records were deleted, which only compaction may do here: restore the topic, and "
+                "run astra topics apply RUN.toml."
+            )

@@ -8,7 +8,8 @@ Effects, in order, and what a crash after each leaves:
    state before them. A crash after it leaves nothing undone.
 
 State in memory runs ahead of the log while a transaction is open. A transaction that fails ends the
-process, so that this state is never used: the next process is restored from the changelog.
+process, so that this state is never used: the next process is restored from the changelog, after a
+look whether state, positions and inputs still belong together (``positions``).
 """
 
 import logging
@@ -31,6 +32,7 @@ from astra_stream.log.interface import (
 )
 from astra_stream.log.processor import Effect, Finish, Processor, Write
 from astra_stream.processing.pipeline import DeadLetters, process_message
+from astra_stream.processing.positions import Position, expired_positions
 from astra_stream.processing.state import Changelog
 
 logger = logging.getLogger(__name__)
@@ -95,13 +97,16 @@ class ProcessorService:
             writer.close()
 
     def _reader(self, processor: Processor, changelog: Changelog) -> Reader:
-        def restore(partitions: Collection[int]) -> None:
-            found = changelog.restore(self.log, partitions, clock=self.clock)
+        def restore(
+            reader: Reader, assigned: Collection[Partition], places: Collection[int]
+        ) -> None:
+            found = changelog.restore(self.log, places, clock=self.clock)
+            self._resume(reader, assigned, changelog)
             for index, entries in found.items():
                 processor.restore(index, entries)
 
         def gained(partitions: Collection[Partition]) -> None:
-            restore([partition.index for partition in partitions])
+            restore(reader, partitions, {partition.index for partition in partitions})
 
         def lost(partitions: Collection[Partition]) -> None:
             for partition in partitions:
@@ -109,12 +114,29 @@ class ProcessorService:
                 changelog.release(partition.index)
 
         if not self.is_singleton:
-            return self.log.subscribe(
+            reader = self.log.subscribe(
                 self.inputs, group=self.group, on_assigned=gained, on_revoked=lost
             )
+            return reader
         reader = self.log.assign(self.inputs, group=self.group)
-        restore([SINGLETON])
+        restore(reader, reader.assignment(), [SINGLETON])
         return reader
+
+    def _resume(
+        self, reader: Reader, assigned: Collection[Partition], changelog: Changelog
+    ) -> None:
+        """Check that the state belongs to what is read; go on where only the changelog knows."""
+        kept = changelog.positions
+        expired = expired_positions(
+            {p: kept[p] for p in kept if p in assigned},
+            reader.committed(assigned),
+            self.log.topic_ids([*self.inputs, self.changelog_topic]),
+            assigned=assigned,
+            changelog=self.changelog_topic,
+        )
+        for partition, offset in expired.items():
+            logger.warning("position restored", extra={"partition": str(partition), "at": offset})
+            reader.seek(partition, offset)
 
 
 class RunningProcessor:
@@ -136,19 +158,20 @@ class RunningProcessor:
         self._writer = writer
         self._changelog = changelog
         self._news = news
+        self._ids = service.log.topic_ids([*service.inputs, service.changelog_topic])
 
     def turn(self, timeout_s: float) -> bool:
         """Read what there is, process it, write it; say whether there is more to do."""
         if self._news is not None and self._is_over(self._news):
             return False
         messages = self._reader.poll(timeout_s, max_messages=self._service.max_messages)
-        now_s = self._service.clock.now_s()
+        now_s = max(self._service.clock.now_s(), self._changelog.newest_s)
         effects = self._process(messages, now_s)
         if messages or effects:
             with self._writer.transaction() as txn:
                 self._write(txn, effects)
                 self._record_reads(txn, messages, now_s)
-                txn.commit_offsets(self._reader, positions_after(messages))
+                self._move(txn, messages)
         return not any(isinstance(e, Finish) for found in effects.values() for e in found)
 
     def _is_over(self, news: Reader) -> bool:
@@ -191,10 +214,21 @@ class RunningProcessor:
         key, entry = self._changelog.reads(messages, now_s)
         txn.write(self._changelog.topic, key, entry, partition=place)
 
+    def _move(self, txn: Transaction, messages: Sequence[Message]) -> None:
+        """Move past these records, for the group and in the changelog.
+
+        The first time every assigned partition is said: one that is not in the changelog is new.
+        """
+        unsaid = self._reader.assignment() - self._changelog.positions.keys()
+        after = self._reader.positions(unsaid) | {m.source: m.offset + 1 for m in messages}
+        changelog = self._changelog.topic
+        for source, offset in after.items():
+            place = SINGLETON if self._service.is_singleton else source.index
+            position = Position(self._ids[source.topic], offset)
+            key, entry = self._changelog.position(place, source, position)
+            txn.write(changelog, key, entry, partition=place)
+        made = {p: Committed(offset, self._ids[changelog]) for p, offset in after.items()}
+        txn.commit_offsets(self._reader, made)
+
     def _place(self, message: Message) -> int:
         return SINGLETON if self._service.is_singleton else message.partition
-
-
-def positions_after(messages: Sequence[Message]) -> dict[Partition, Committed]:
-    """Where reading goes on after these records."""
-    return {message.source: Committed(message.offset + 1) for message in messages}

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_stream.clock import FixedClock
-from astra_stream.log.headers import unpack
+from astra_stream.log.headers import unseal
 from astra_stream.log.interface import Message
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.processor import Finish, Forget, Keep, Write
@@ -53,7 +53,7 @@ def test_a_restored_state_is_what_the_effects_add_up_to(polls, restart_at):
 def test_only_the_last_word_on_a_key_is_written():
     changelog = Changelog(TOPIC, writer="0")
     rows = changelog.entries(0, [Keep("a", 1), Write("x", "k", None), Keep("a", 2), Finish()])
-    assert [(key, unpack(value)) for key, value in rows] == [(b"a", 2)]
+    assert [(key, unseal(key, value)) for key, value in rows] == [(b"a", 2)]
 
 
 def test_what_never_stood_in_the_topic_is_not_deleted_from_it():
@@ -94,7 +94,7 @@ def test_what_a_transaction_read_is_recorded_in_order_and_is_no_state():
             txn.write(TOPIC, key, value, partition=0)
     first, second = log.records(TOPIC)
     assert (first.key, second.key) == (b"reads/0/0", b"reads/0/1")
-    assert unpack(first.value) == {
+    assert unseal(first.key, first.value) == {
         "ranges": [["x", 0, 3, 5], ["y", 1, 0, 0], ["x", 0, 6, 6]],
         "now_s": 1.5,
     }
