@@ -17,11 +17,17 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's time when this was made, carried on by its monotonic clock.
+
+    So a clock that is set while a service runs moves nothing that the service decides.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_s = time.time() - time.monotonic()
 
     def now_s(self) -> float:
         """Unix time, seconds."""
-        return time.time()
+        return self._ahead_s + time.monotonic()
 
     def monotonic_s(self) -> float:
         """Seconds since an arbitrary start; never goes back."""

@@ -132,7 +132,7 @@ class Ledger:
     retrained: dict[int, str] = field(default_factory=dict)
     """Root hash of each version's number, where its batches were trained again."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Coordinates of records that cannot be decoded, and why."""
+    """Coordinates of records, and keys of checkpoints, that cannot be decoded, and why."""
     present: Mapping[str, int] | None = None
     """Objects in the store, key to bytes; None where nobody looked."""
     checkpoints: dict[str, Mapping[str, int]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from astra_stream.cli.signals import stop_on_signal
 from astra_stream.clock import Clock, FixedClock, SystemClock
 from astra_stream.config import EvaluateConfig, RunConfig, load_run, resolved
 from astra_stream.declarations import declared
-from astra_stream.errors import ConfigError
+from astra_stream.errors import ConfigError, RecordError
 from astra_stream.log.codec import Codec
 from astra_stream.log.names import TopicNames
 from astra_stream.telemetry import set_up_logging
@@ -165,13 +165,19 @@ def processor_service(
 
 
 def read_prompts(parts: Parts, split: str) -> list["Prompt"]:
-    """Every prompt of a split that the log has now, in its order."""
-    from astra_stream.log.reading import read_to_end
+    """Every prompt of a split that the log has now, in its order; a torn one is left out by name.
 
-    found = [
-        parts.codec.decode(message.value or b"")
-        for message in read_to_end(parts.log, parts.topics.prompts, clock=parts.clock)
-    ]
+    It is the scheduler that makes a dead letter of a torn prompt, where it reads it as its input.
+    """
+    from astra_stream.log.reading import read_to_end
+    from astra_stream.records import Prompt
+
+    found = []
+    for message in read_to_end(parts.log, parts.topics.prompts, clock=parts.clock):
+        try:
+            found.append(parts.codec.read(Prompt, message))
+        except RecordError as error:
+            logger.warning("prompt left out", extra={"reason": str(error)})
     return [prompt for prompt in found if prompt.split == split]
 
 

@@ -12,6 +12,7 @@ from astra_stream.cli.options import AsJson
 from astra_stream.cli.output import print_facts, print_json, print_rows
 from astra_stream.cli.report import started_stack
 from astra_stream.cli.run_directory import RunDirectory, run_file_of
+from astra_stream.errors import WeightsError
 
 if TYPE_CHECKING:
     from astra_stream.analysis.audit import AuditReport
@@ -109,7 +110,10 @@ def look_into_store(ledger: "Ledger", config: "RunConfig", stack: "StackInfo | N
         ledger.present = dict(store.list(""))
         checkpoints = CheckpointStore(store, policy=ledger.policy, directory=Path(scratch))
         for key in keys & ledger.present.keys():
-            ledger.checkpoints[key] = checkpoints.files(key)
+            try:
+                ledger.checkpoints[key] = checkpoints.files(key)
+            except WeightsError as error:
+                ledger.unreadable[key] = str(error)
 
 
 def as_object(found: "AuditReport") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from astra_stream.errors import AstraStreamError, ConfigError
 
 if TYPE_CHECKING:
     from astra_stream.log.codec import Codec
-    from astra_stream.log.interface import Log
+    from astra_stream.log.interface import Log, Message
     from astra_stream.log.names import TopicNames
     from astra_stream.records import DeadLetter
 
@@ -135,9 +135,23 @@ def write_again(run: RunLog, letters: "Iterable[DeadLetter]") -> None:
         writer.transaction() as txn,
     ):
         for one in letters:
-            headers = list(one.headers.items())
-            key = one.key or None
-            txn.write(one.topic, key, one.value, partition=one.partition, headers=headers)
+            record = original(run, one) if one.is_cut else one
+            headers = list(dict(record.headers).items())
+            key = record.key or None
+            txn.write(one.topic, key, record.value, partition=one.partition, headers=headers)
+
+
+def original(run: RunLog, letter: "DeadLetter") -> "Message":
+    """The record of a letter that holds only a part of it, from where it stood.
+
+    Raises:
+        AstraStreamError: It is no longer in the log.
+        TransientError: The log does not answer.
+    """
+    from astra_stream.log.interface import Partition
+    from astra_stream.log.reading import read_one
+
+    return read_one(run.log, Partition(letter.topic, letter.partition), letter.offset)
 
 
 def group_of(letter: "DeadLetter") -> str | None:
@@ -150,7 +164,8 @@ def group_of(letter: "DeadLetter") -> str | None:
 
 def summary(letter: "DeadLetter") -> dict[str, str]:
     """What a list says of a dead letter."""
-    return {
+    cut = {"cut": f"{len(letter.value):,} of {letter.num_bytes:,} bytes"} if letter.is_cut else {}
+    return cut | {
         "service": letter.service,
         "stage": letter.stage,
         "error": f"{letter.error_kind}: {letter.error}",

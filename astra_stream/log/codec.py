@@ -13,6 +13,7 @@ import fastavro
 
 from astra_stream.errors import RecordError, SchemaError
 from astra_stream.log.conversion import Convert, record_conversion
+from astra_stream.log.interface import Message
 from astra_stream.log.schemas import RECORDS, classes, load_schemas
 
 MARKER = b"\xc3\x01"
@@ -122,6 +123,17 @@ class Codec:
                 "Check which topic it was written to."
             )
         return record
+
+    def read(self, cls: type[R], message: Message) -> R:
+        """Read the record of a message where nobody can go on without it.
+
+        Raises:
+            SchemaError: It is no record of this class, or breaks its rules; names where it stands.
+        """
+        try:
+            return self.decode_as(cls, message.value or b"")
+        except RecordError as error:
+            raise SchemaError(f"{message.coordinates}: {error}") from error
 
     def _unknown(self, data: bytes) -> SchemaError:
         if len(data) < HEADER_BYTES or data[:2] != MARKER:

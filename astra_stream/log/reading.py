@@ -4,7 +4,7 @@ from collections.abc import Collection, Generator, Mapping
 
 from astra_stream.clock import Clock
 from astra_stream.errors import AstraStreamError, TransientError
-from astra_stream.log.interface import Log, Message, Partition
+from astra_stream.log.interface import Log, Message, Partition, missing_offset
 
 POLL_S = 0.2
 DEADLINE_S = 60.0
@@ -33,7 +33,7 @@ def read_to_end(
         is_whole: Whether it must begin at its first record, of which compaction alone may take.
 
     Raises:
-        TransientError: The end was not reached within a minute; names topic and position.
+        TransientError: Nothing came for a minute before the end; names topic and position.
         AstraStreamError: It must be whole, and its beginning was deleted.
     """
     reader = log.assign([topic])
@@ -49,16 +49,39 @@ def read_to_end(
         left = {p: end for p, end in ends.items() if positions[p] < end}
         deadline_s = clock.monotonic_s() + DEADLINE_S
         while left:
-            yield from (m for m in reader.poll(POLL_S) if m.source in wanted)
+            messages = reader.poll(POLL_S)
+            if messages:
+                deadline_s = clock.monotonic_s() + DEADLINE_S
+            yield from (m for m in messages if m.source in wanted)
             positions = reader.positions(left)
             left = {p: end for p, end in left.items() if positions[p] < end}
             if left and clock.monotonic_s() > deadline_s:
                 raise TransientError(
-                    f"{topic} must be readable to its end within {DEADLINE_S:.0f} s: got stuck at "
+                    f"{topic} must be readable to its end: got stuck for {DEADLINE_S:.0f} s at "
                     f"{positions}. A transaction may be pending; start again."
                 )
     finally:
         reader.close()
+
+
+def read_one(log: Log, place: Partition, offset: int) -> Message:
+    """The record at an offset.
+
+    Raises:
+        AstraStreamError: It is no longer in the log, or no record.
+        TransientError: Nothing came within a minute.
+    """
+    reader = log.assign([place.topic])
+    try:
+        reader.pause(reader.assignment() - {place})
+        reader.seek(place, offset)
+        for message in reader.poll(DEADLINE_S, max_messages=1):
+            if message.offset == offset:
+                return message
+            raise missing_offset(place, offset)
+    finally:
+        reader.close()
+    raise TransientError(f"{place}@{offset} must be readable: got nothing. Start again.")
 
 
 def _require_beginning(begins: Mapping[Partition, int]) -> None:

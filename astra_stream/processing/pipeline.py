@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from astra_stream.algorithms.grouping import make_group
-from astra_stream.errors import AstraStreamError, RecordError
+from astra_stream.errors import AstraStreamError, RecordError, SchemaError
 from astra_stream.log.codec import Codec
 from astra_stream.log.dead_letters import make_dead_letter
 from astra_stream.log.interface import MAX_MESSAGE_BYTES, Message
@@ -100,6 +100,16 @@ def process_message(
     return effects
 
 
+def require_trajectory(record: Any) -> Trajectory:
+    """Refuse a record of another kind, which is no failure of the pipeline."""
+    if not isinstance(record, Trajectory):
+        raise SchemaError(
+            f"the record must be a Trajectory: got {type(record).__name__}. "
+            "Check which topic it was written to."
+        )
+    return record
+
+
 class Pipeline:
     """A processor: trajectories in, groups and outcomes out."""
 
@@ -150,7 +160,7 @@ class Pipeline:
 
     def handle(self, incoming: Incoming, now_s: float) -> Iterator[Effect]:
         """Add a trajectory to its group; a complete group goes through the stages."""
-        trajectory: Trajectory = incoming.record
+        trajectory = require_trajectory(incoming.record)
         partition, group_id = incoming.message.partition, trajectory.group_id
         if group_id in self._ended_in(partition):
             return

@@ -1,7 +1,7 @@
 """Whether a processor may go on: its state, its positions and its inputs belong together.
 
-The group's positions and the changelog's copy of them are written in one transaction, so that either
-shows what was lost of the other.
+The group's positions and the changelog's copy of them are written in one transaction, so that
+either shows what was lost of the other.
 """
 
 from collections.abc import Collection, Mapping

@@ -34,6 +34,7 @@ from astra_stream.log.processor import Effect, Finish, Processor, Write
 from astra_stream.processing.pipeline import DeadLetters, process_message
 from astra_stream.processing.positions import Position, expired_positions
 from astra_stream.processing.state import Changelog
+from astra_stream.records import WeightAnnouncement
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class RunningProcessor:
 
     def _is_over(self, news: Reader) -> bool:
         codec = self._service.codec
-        announcements = (codec.decode(message.value or b"") for message in news.poll(0.0))
+        announcements = (codec.read(WeightAnnouncement, message) for message in news.poll(0.0))
         return any(announcement.kind == "final" for announcement in announcements)
 
     def _process(self, messages: Sequence[Message], now_s: float) -> dict[int, list[Effect]]:

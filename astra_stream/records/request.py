@@ -87,5 +87,6 @@ class RolloutRequest:
         require_at_least("rollout_request.first_sample", self.first_sample, 0)
         end = self.first_sample + self.num_samples
         require_at_least("rollout_request.group_size", self.group_size, end)
+        require_at_least("rollout_request.policies", len(self.policies), 1)
         for need in self.policies:
             require_at_least("rollout_request.min_version", need.min_version.number, 0)

@@ -57,13 +57,18 @@ class HeldRequests:
         self.lock = threading.Lock()
         self._progress: dict[Partition, PartitionProgress] = {}
 
-    def gained(self, reader: Reader, partitions: Collection[Partition]) -> None:
-        """Take up partitions where their last owner left them."""
+    def gained(self, reader: Reader, partitions: Collection[Partition]) -> bool:
+        """Take up partitions where their last owner left them.
+
+        Returns:
+            Whether one has no position: nobody had it, or the broker forgot where.
+        """
         committed = reader.committed(partitions)
         with self.lock:
             for partition in partitions:
                 found = committed.get(partition, Committed(0))
                 self._progress[partition] = PartitionProgress.from_committed(found)
+        return len(committed) < len(partitions)
 
     def lost(self, partitions: Collection[Partition]) -> None:
         """Forget partitions; what runs of them is given up."""

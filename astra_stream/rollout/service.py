@@ -30,6 +30,7 @@ from astra_stream.records import RolloutRequest, Trajectory, WeightAnnouncement
 from astra_stream.rollout.backlog import Backlog, plays_alone
 from astra_stream.rollout.episode import Player, play_episode
 from astra_stream.rollout.news import News
+from astra_stream.rollout.recovery import ended_groups
 from astra_stream.rollout.refusals import given_up, unreadable
 from astra_stream.rollout.requests import Delivery, Finished, HeldRequests, TakenRequest
 from astra_stream.rollout.results import ResultWriter
@@ -79,6 +80,8 @@ class RolloutWorker:
     _beginning: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from choosing requests until they run."""
     _recent_failures: list[str] = field(default_factory=list)
+    _ended_before: frozenset[str] = frozenset()
+    """Groups that ended before this worker started, where a partition does not say so."""
     _durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=DURATIONS_LOOKED_AT))
 
     async def run(self) -> None:
@@ -121,7 +124,7 @@ class RolloutWorker:
         self._reader = self.log.subscribe(
             [settings.requests_topic],
             group=settings.group,
-            on_assigned=lambda gained: self._held.gained(self._reader, gained),
+            on_assigned=self._gained,
             on_revoked=self._revoked,
         )
         self._results = ResultWriter(
@@ -190,11 +193,14 @@ class RolloutWorker:
     def _read(self, delivery: Delivery) -> None:
         """Let a request wait; one that cannot be read is dropped, and its group with it."""
         try:
-            request: RolloutRequest = self.codec.decode(delivery.message.value or b"")
+            request = self.codec.decode_as(RolloutRequest, delivery.message.value or b"")
         except RecordError as error:
             now_s = self._player.clock.now_s()
             writes = tuple(unreadable(delivery.message, error, self.settings, now_s=now_s))
             self._results.add(Finished(delivery=delivery, writes=writes))
+            return
+        if request.group_id in self._ended_before and request.num_samples == request.group_size:
+            self._results.add(Finished(delivery=delivery, writes=()))
         else:
             self._backlog.add(TakenRequest(delivery=delivery, request=request))
 
@@ -293,13 +299,21 @@ class RolloutWorker:
                     "prompts."
                 )
 
-    # -- ending ----------------------------------------------------------------------------------
+    # -- partitions ------------------------------------------------------------------------------
+
+    def _gained(self, partitions: Collection[Partition]) -> None:
+        """Take partitions up, on the thread that polls."""
+        is_unknown = self._held.gained(self._reader, partitions)
+        if is_unknown and not self._ended_before:
+            self._ended_before = ended_groups(self.log, self.settings, clock=self._player.clock)
 
     def _revoked(self, partitions: Collection[Partition]) -> None:
         """Hand partitions over, on the thread that polls."""
         handing_over = self._hand_over(frozenset(partitions))
         asyncio.run_coroutine_threadsafe(handing_over, self._loop).result()
         self._held.lost(partitions)
+
+    # -- ending ----------------------------------------------------------------------------------
 
     async def _hand_over(self, partitions: Collection[Partition]) -> None:
         """Let what plays finish in its usual time, and take the starts of the rest back."""

@@ -18,17 +18,26 @@ def require_trainable(batch: Batch, version: PolicyVersion, *, max_staleness: in
     Raises:
         RecordError: Names the batch and the first violation.
     """
-    if batch.trains_version != version.number:
-        raise RecordError(
-            f"batch {batch.batch_id!r} must train version {version.number}: got "
-            f"{batch.trains_version}. The batches topic skips or repeats a batch."
-        )
+    require_next(batch, version)
     for sample in batch.samples:
         if not 0 <= sample.staleness <= max_staleness:
             raise RecordError(
                 f"batch {batch.batch_id!r}: staleness of {sample.trajectory_id!r} must be 0 to "
                 f"{max_staleness}: got {sample.staleness}. The assembler let it pass."
             )
+
+
+def require_next(batch: Batch, version: PolicyVersion) -> None:
+    """Refuse a batch that does not train ``version``.
+
+    Raises:
+        RecordError: Names the batch.
+    """
+    if batch.trains_version != version.number:
+        raise RecordError(
+            f"batch {batch.batch_id!r} must train version {version.number}: got "
+            f"{batch.trains_version}. The batches topic skips or repeats a batch."
+        )
 
 
 def trained_outcomes(batch: Batch, *, at_s: float) -> Iterator[Outcome]:

@@ -5,13 +5,14 @@ that names them. A crash before the index leaves files that nothing names; the a
 names the index comes later still.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from astra_stream.errors import WeightsError
@@ -68,8 +69,12 @@ class CheckpointStore:
         return key
 
     def files(self, key: str) -> dict[str, int]:
-        """The objects of a checkpoint by its index's key, the index included: key to bytes."""
-        data = self._store.get(key, max_bytes=MAX_INDEX_BYTES)
+        """The objects of a checkpoint by its index's key, the index included: key to bytes.
+
+        Raises:
+            WeightsError: The index is not there, or not the one of that key.
+        """
+        data = self._index(key)
         entries = json.loads(data)["files"].values()
         return {key: len(data), **{entry["key"]: entry["size_bytes"] for entry in entries}}
 
@@ -80,21 +85,38 @@ class CheckpointStore:
             The facts that it was written with.
 
         Raises:
-            WeightsError: A file differs from the index; names it.
+            WeightsError: The index or a file is not there, or not the one that was written; names
+                it. Nothing is loaded.
         """
-        index = json.loads(self._store.get(key, max_bytes=MAX_INDEX_BYTES))
+        index = json.loads(self._index(key))
         with tempfile.TemporaryDirectory(dir=self._directory) as name:
             directory = Path(name)
             for file_name, entry in index["files"].items():
                 path = directory / Path(file_name).name
-                self._store.get_file(entry["key"], path, max_bytes=entry["size_bytes"])
-                if (got := sha256_of(path)) != entry["sha256"]:
-                    raise WeightsError(
-                        f"checkpoint file {entry['key']} must have sha256 {entry['sha256']}: got "
-                        f"{got}. Remove the checkpoint; the one before will be used."
-                    )
+                with contextlib.suppress(KeyError):
+                    self._store.get_file(entry["key"], path, max_bytes=entry["size_bytes"])
+                got = sha256_of(path) if path.is_file() else "no object"
+                _require_sha256(entry["key"], got, entry["sha256"])
             backend.restore(directory)
         return index
+
+    def _index(self, key: str) -> bytes:
+        try:
+            data = self._store.get(key, max_bytes=MAX_INDEX_BYTES)
+        except KeyError:
+            data = None
+        got = "no object" if data is None else hashlib.sha256(data).hexdigest()
+        named = PurePosixPath(key).stem.rpartition("-")[2]
+        _require_sha256(key, got[: len(named)], named)
+        return data or b""
+
+
+def _require_sha256(key: str, got: str, expected: str) -> None:
+    if got != expected:
+        raise WeightsError(
+            f"checkpoint file {key} must have sha256 {expected}: got {got}. "
+            "Restore it from a copy of the bucket; without it an earlier checkpoint is used."
+        )
 
 
 def sha256_of(path: Path) -> str:

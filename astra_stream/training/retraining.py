@@ -33,7 +33,7 @@ def train_again(
     yield 0, hash_of(backend)
     slices: list[BatchSlice] = []
     for message in list(read_to_end(log, batches_topic, clock=clock)):
-        slices.append(codec.decode(message.value or b""))
+        slices.append(codec.read(BatchSlice, message))
         if len(slices) == slices[0].count:
             batch = join_slices(slices)
             slices = []

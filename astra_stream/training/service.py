@@ -22,11 +22,12 @@ from typing import Any, Self
 
 from astra_stream.algorithms.packing import Batch, join_slices
 from astra_stream.clock import Clock
+from astra_stream.errors import AstraStreamError, WeightsError
 from astra_stream.log.codec import Codec
 from astra_stream.log.interface import Committed, Log, Partition, Transaction
 from astra_stream.log.reading import read_to_end
 from astra_stream.records import BatchSlice, MetricPoint, PolicyVersion, WeightAnnouncement
-from astra_stream.training.batches import require_trainable, trained_outcomes
+from astra_stream.training.batches import require_next, require_trainable, trained_outcomes
 from astra_stream.training.checkpoints import CheckpointFiles, CheckpointStore
 from astra_stream.training.interface import Backend, ExportedWeights
 from astra_stream.training.retraining import hash_of
@@ -146,8 +147,10 @@ class Trainer:
             FencedError: A newer trainer of this policy runs.
             TransientError: The log or the store cannot be reached.
             RecordError: A batch breaks the rule of staleness: a bug of who assembled it.
+            AstraStreamError: The log has lost what was announced, or the batches of it.
         """
         settings = self._settings
+        self._batches_place = Partition(settings.batches_topic, 0)
         self._writer = self._log.writer(settings.group)
         self._reader = self._log.assign([settings.batches_topic], group=settings.group)
         with ThreadPoolExecutor(1, thread_name_prefix="publish") as thread:
@@ -162,13 +165,16 @@ class Trainer:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _batches(self) -> Iterator[ReadBatch]:
-        """Whole batches in order; an incomplete tail stays unread."""
-        asked_s = self._clock.monotonic_s()
+    def _batches(self, end: int | None = None) -> Iterator[ReadBatch]:
+        """Whole batches in order, up to an offset or for ever; an incomplete tail stays unread."""
+        asked_s, place = self._clock.monotonic_s(), self._batches_place
         slices: list[BatchSlice] = []
         while not self._stop.is_set():
-            for message in self._reader.poll(POLL_S, max_messages=1):
-                slices.append(self._codec.decode(message.value or b""))
+            messages = self._reader.poll(POLL_S, max_messages=1)
+            if not messages and end is not None and self._reader.positions([place])[place] >= end:
+                return
+            for message in messages:
+                slices.append(self._codec.read(BatchSlice, message))
                 if len(slices) == slices[0].count:
                     read = ReadBatch(
                         batch=join_slices(slices),
@@ -264,7 +270,7 @@ class Trainer:
         for point in self._points(trained, now_s):
             value = self._codec.encode(point)
             txn.write(self._settings.metrics_topic, point.series.encode(), value)
-        txn.commit_offsets(self._reader, self._position(read))
+        txn.commit_offsets(self._reader, self._after(read))
 
     def _upload(self, trained: Trained) -> WeightAnnouncement:
         checkpoint = trained.checkpoint
@@ -290,8 +296,8 @@ class Trainer:
                 at_s=now_s,
             )
 
-    def _position(self, read: ReadBatch) -> dict[Partition, Committed]:
-        return {Partition(self._settings.batches_topic, 0): Committed(read.next_offset)}
+    def _after(self, read: ReadBatch) -> dict[Partition, Committed]:
+        return {self._batches_place: Committed(read.next_offset)}
 
     def _announce_final(self, standing: Standing, read: ReadBatch | None) -> None:
         """Say that the last version stands and that there will be no other."""
@@ -300,7 +306,7 @@ class Trainer:
             key = self._settings.policy.encode()
             txn.write(self._settings.weights_topic, key, self._codec.encode(final))
             if read is not None:
-                txn.commit_offsets(self._reader, self._position(read))
+                txn.commit_offsets(self._reader, self._after(read))
         logger.info("finished", extra={"version": str(standing.version)})
 
     # -- recovery --------------------------------------------------------------------------------
@@ -308,12 +314,13 @@ class Trainer:
     def _recover(self) -> Standing:
         """Stand where the log says that this policy's trainer stood."""
         announced = [
-            self._codec.decode(message.value or b"")
+            self._codec.read(WeightAnnouncement, message)
             for message in read_to_end(self._log, self._settings.weights_topic, clock=self._clock)
         ]
         self._is_over = any(a.kind == "final" for a in announced)
         versions = {a.version.number: a for a in announced if a.kind != "final"}
         if not versions:
+            self._require_unbegun()
             standing = Standing(version=PolicyVersion(0, 0))
             self._publish_alone(standing)
             return standing
@@ -322,18 +329,11 @@ class Trainer:
 
     def _repeat_training(self, announced: Mapping[int, WeightAnnouncement]) -> Standing:
         """Restore the newest checkpoint, train the batches after it again, compare hashes."""
-        standing = Standing(version=PolicyVersion(self._newest.version.lineage, 0))
-        topic = Partition(self._settings.batches_topic, 0)
-        with_checkpoint = [a for a in announced.values() if a.checkpoint]
-        if with_checkpoint:
-            newest = max(with_checkpoint, key=lambda a: a.version.number)
-            facts = self._checkpoints.restore(newest.checkpoint, self._backend)
-            standing = Standing.from_facts(facts["standing"])
-            self._reader.seek(topic, facts["next_offset"])
-        else:
-            self._reader.seek(topic, 0)
+        standing = self._restore(announced)
         if standing.version.number < self._newest.version.number:
-            for read in self._batches():
+            end = self._reader.end_offsets([self._batches_place])[self._batches_place]
+            for read in self._batches(end):
+                require_next(read.batch, standing.version)
                 self._backend.step(read.batch)
                 standing = standing.after(read.batch)
                 self._num_repeated += 1
@@ -341,14 +341,45 @@ class Trainer:
                     break
         if self._stop.is_set():
             return standing
+        if standing.version.number < self._newest.version.number:
+            raise AstraStreamError(
+                f"{self._batches_place} must hold the batches of every version announced, up to "
+                f"{self._newest.version}: got those up to {standing.version}. Records were lost: "
+                "restore the topic, or start a run of another name."
+            )
         return self._compare(standing)
+
+    def _restore(self, announced: Mapping[int, WeightAnnouncement]) -> Standing:
+        """Load the newest checkpoint that is whole, else begin with the first batch."""
+        for _, announcement in sorted(announced.items(), reverse=True):
+            try:
+                if announcement.checkpoint:
+                    facts = self._checkpoints.restore(announcement.checkpoint, self._backend)
+                    self._reader.seek(self._batches_place, facts["next_offset"])
+                    return Standing.from_facts(facts["standing"])
+            except WeightsError as error:
+                logger.warning("checkpoint left out", extra={"reason": str(error)})
+        self._reader.seek(self._batches_place, 0)
+        return Standing(version=PolicyVersion(self._newest.version.lineage, 0))
+
+    def _require_unbegun(self) -> None:
+        """Refuse to announce a first version where batches were trained before."""
+        if found := self._reader.committed([self._batches_place]):
+            raise AstraStreamError(
+                f"{self._settings.weights_topic} must hold what was announced of the batches "
+                f"below {self._batches_place}@{found[self._batches_place].offset}: got nothing. "
+                "It was emptied: restore it, or start a run of another name."
+            )
 
     def _compare(self, standing: Standing) -> Standing:
         """Go on in the lineage if the weights are those announced, else open another."""
         got = hash_of(self._backend)
         if got == self._newest.root_hash:
+            standing = replace(standing, version=self._newest.version)
+            # What followers could not fetch is there again, or refused by its name.
+            self._upload(self._unbatched(standing))
             logger.info("restored", extra={"version": str(standing.version)})
-            return replace(standing, version=self._newest.version)
+            return standing
         lineage = self._newest.version.lineage + 1
         opened = replace(standing, version=PolicyVersion(lineage, standing.version.number))
         logger.warning(
@@ -360,7 +391,8 @@ class Trainer:
 
     def _publish_alone(self, standing: Standing) -> None:
         """Announce what the backend holds, without a batch."""
+        self._publish(self._unbatched(standing))
+
+    def _unbatched(self, standing: Standing) -> Trained:
         weights = self._backend.export()
-        self._publish(
-            Trained(standing=standing, read=None, weights=weights, metrics={}, checkpoint=None)
-        )
+        return Trained(standing=standing, read=None, weights=weights, metrics={}, checkpoint=None)

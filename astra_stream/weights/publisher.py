@@ -133,5 +133,6 @@ class SnapshotPublisher:
         if found != sha256:
             raise WeightsError(
                 f"object {key!r} must be stored as it was sent: got sha256 {found}, expected "
-                f"{sha256}. Check the store's disk; nothing was announced."
+                f"{sha256}. Nothing was announced: delete the object, check the store's disk, and "
+                "start again."
             )

@@ -166,6 +166,7 @@ def example_records() -> dict[str, Any]:
             value=bytes(range(256)),
             headers={"schema": b"\1\2"},
             at_s=1.7e9,
+            num_bytes=20_000_000,
         ),
     }
 

@@ -155,6 +155,9 @@ prompts = st.builds(
 )
 
 
+needs = st.builds(PolicyNeed, policy=texts, min_version=versions)
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> RolloutRequest:
     first, wanted = draw(st.integers(0, 50)), draw(st.integers(1, 50))
@@ -163,7 +166,13 @@ def requests(draw: st.DrawFn) -> RolloutRequest:
         group_id=draw(names),
         prompt=draw(prompts),
         policies=tuple(
-            draw(st.lists(st.builds(PolicyNeed, policy=texts, min_version=versions), max_size=2))
+            draw(
+                st.lists(
+                    st.builds(PolicyNeed, policy=texts, min_version=versions),
+                    min_size=1,
+                    max_size=2,
+                )
+            )
         ),
         first_sample=first,
         num_samples=wanted,
@@ -330,6 +339,7 @@ dead_letters = st.builds(
     value=st.sampled_from([b"", b"\xff" * 63, b"\0" * 64, b"x" * 20_000]),
     headers=st.dictionaries(names, st.binary(max_size=3), max_size=2),
     at_s=any_numbers,
+    num_bytes=longs,
 )
 STRATEGIES: Mapping[type, st.SearchStrategy[Any]] = {
     Prompt: prompts,
