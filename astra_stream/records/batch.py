@@ -115,7 +115,9 @@ class BatchSlice:
             require_finite(f"batch_slice.sample_columns[{name!r}]", column)
         require_finite("batch_slice.behavior_logprobs", self.behavior_logprobs)
         for sample in self.samples:
-            if sample.row >= self.num_rows or sample.start + sample.length_tokens > self.row_tokens:
+            end = sample.start + sample.length_tokens
+            is_inside = 0 <= sample.row < self.num_rows and 0 <= sample.start <= end
+            if not is_inside or end > self.row_tokens:
                 raise RecordError(
                     f"batch_slice.samples must lie inside the {shape} rows: got "
                     f"{sample.trajectory_id!r} at row {sample.row}, {sample.start} + "

@@ -3,6 +3,8 @@
 ``behavior_logprobs[i]`` belongs to ``tokens[i]`` and is 0.0 where the loss mask is 0.
 """
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,6 +25,8 @@ from astra_stream.records.weights import PolicyVersion
 
 STATUSES = ("done", "truncated", "aborted", "error")
 AXES = ("token", "sample", "episode")
+PLAIN_DTYPE = re.compile(r"<[fiu][248]|\|?[iub]1")
+"""What numpy takes for a dtype is a language; it fails in many ways, and may be costly."""
 
 
 class VersionSpan(NamedTuple):
@@ -64,7 +68,14 @@ class Extra:
 
     def __post_init__(self) -> None:
         require_one_of("extra.axis", self.axis, AXES)
-        wanted = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        if not PLAIN_DTYPE.fullmatch(self.dtype):
+            raise RecordError(
+                "extra.dtype must be a little-endian number's, such as '<f4', '<i8' or 'u1': got "
+                f"{self.dtype!r}. Convert it first."
+            )
+        for length in self.shape:
+            require_at_least("extra.shape", length, 0)
+        wanted = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         if not self.claim and len(self.data) != wanted:
             raise RecordError(
                 f"extra.data must have {wanted} bytes: got {len(self.data)}. Correct the shape."

@@ -19,9 +19,7 @@ def unreadable(
     """A dead letter, and the end of the group where the record's key still names it."""
     letter = make_dead_letter(message, error, service=settings.group, stage="requests", now_s=now_s)
     yield Write(settings.dead_letters_topic, message.coordinates, letter)
-    # The key is the request's id, which starts with its group's.
-    group_id = (message.key or b"").decode(errors="replace").rsplit("/", 2)[0]
-    if group_id:
+    if group_id := group_named(message):
         outcome = Outcome(
             group_id=group_id,
             prompt_id="",
@@ -32,6 +30,12 @@ def unreadable(
             at_s=now_s,
         )
         yield Write(settings.outcomes_topic, group_id, outcome)
+
+
+def group_named(message: Message) -> str:
+    """The group of a request that cannot be read; empty where its key names none."""
+    # The key is the request's id, which starts with its group's.
+    return (message.key or b"").decode(errors="replace").rsplit("/", 2)[0]
 
 
 def given_up(taken: TakenRequest, player: Player, *, max_deliveries: int) -> Iterator[Trajectory]:

@@ -31,7 +31,7 @@ from astra_stream.rollout.backlog import Backlog, plays_alone
 from astra_stream.rollout.episode import Player, play_episode
 from astra_stream.rollout.news import News
 from astra_stream.rollout.recovery import ended_groups
-from astra_stream.rollout.refusals import given_up, unreadable
+from astra_stream.rollout.refusals import given_up, group_named, unreadable
 from astra_stream.rollout.requests import Delivery, Finished, HeldRequests, TakenRequest
 from astra_stream.rollout.results import ResultWriter
 from astra_stream.rollout.samples import SampleWriting
@@ -197,7 +197,8 @@ class RolloutWorker:
         except RecordError as error:
             now_s = self._player.clock.now_s()
             writes = tuple(unreadable(delivery.message, error, self.settings, now_s=now_s))
-            self._results.add(Finished(delivery=delivery, writes=writes))
+            has_ended = group_named(delivery.message) in self._ended_before
+            self._results.add(Finished(delivery=delivery, writes=() if has_ended else writes))
             return
         if request.group_id in self._ended_before and request.num_samples == request.group_size:
             self._results.add(Finished(delivery=delivery, writes=()))

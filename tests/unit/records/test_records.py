@@ -220,6 +220,20 @@ REFUSED = [
         "extra.data must have 8 bytes: got 4",
     ),
     (lambda: Extra(dtype="u1", shape=(0,), axis="row", data=b""), "extra.axis must be one of"),
+    (
+        lambda: Extra(dtype="6 1i", shape=(0,), axis="token", data=b""),
+        "extra.dtype must be a little",
+    ),
+    (
+        lambda: Extra(dtype=">f4", shape=(0,), axis="token", data=b""),
+        "extra.dtype must .* got .>f4",
+    ),
+    (
+        lambda: Extra(dtype="u1", shape=(2**40, 2**40), axis="token", data=b""),
+        f"extra.data must have {2**80} bytes: got 0",
+    ),
+    (lambda: Extra(dtype="u1", shape=(-1, 0), axis="token", data=b""), "extra.shape must be at"),
+    (lambda: _request(policies=()), "rollout_request.policies must be at least 1: got 0"),
     (lambda: _group(trajectories=()), "group.trajectories must be at least 1: got 0"),
     (lambda: _group(min_version=PolicyVersion(0, -1)), "group.min_version.number must be at least"),
     (lambda: _batch(count=0), "batch_slice.count must be at least 1: got 0"),
@@ -233,6 +247,9 @@ REFUSED = [
     ),
     (lambda: _batch(samples=(_sample(row=2),)), "samples must lie inside .* 't' at row 2"),
     (lambda: _batch(samples=(_sample(start=1),)), r"samples must lie inside .* 1 \+ 3"),
+    (lambda: _batch(samples=(_sample(row=-1),)), "samples must lie inside .* at row -1"),
+    (lambda: _batch(samples=(_sample(start=-3),)), r"samples must lie inside .* -3 \+ 3"),
+    (lambda: _batch(samples=(_sample(length_tokens=-1),)), r"samples must lie inside .* \+ -1"),
     (lambda: _announcement(kind="patch"), "weight_announcement.kind must be one of"),
     (
         lambda: _announcement(version=PolicyVersion(0, -1)),
