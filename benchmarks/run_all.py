@@ -27,6 +27,7 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.p
 QUICK = {
     "chaos": ["--seeds", "0", "--kills", "10", "--steps", "40"],
     "batch_to_trainer": ["--rounds", "10"],
+    "codec_fuzz": ["--inputs", "20000"],
     "engine_throughput": ["--prompts", "32", "--max-new-tokens", "16", "--rounds", "1"],
     "learning": ["--seeds", "0", "--steps", "10"],
     "recovery": ["--rounds", "1"],

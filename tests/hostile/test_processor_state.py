@@ -1,4 +1,4 @@
-"""What a processor finds when it starts: its state, its positions and its inputs belong together."""
+"""What a processor finds when it starts: state, positions and inputs belong together."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -143,12 +143,12 @@ def test_any_flipped_bit_in_a_changelog_entry_is_refused_by_its_place(byte, bit)
 @pytest.mark.parametrize(
     "change",
     [
-        lambda key, value: (b"b", value),
-        lambda key, value: (b"\xff", value),
+        lambda _, value: (b"b", value),
+        lambda _, value: (b"\xff", value),
         lambda key, value: (key, value[:5]),
         lambda key, value: (key, value + b"\0"),
-        lambda key, value: (key, b""),
-        lambda key, value: (key, b"\x02"),
+        lambda key, _: (key, b""),
+        lambda key, _: (key, b"\x02"),
     ],
     ids=["other key", "key is no text", "cut", "longer", "empty", "another writer"],
 )
@@ -251,7 +251,7 @@ def test_an_input_with_more_partitions_than_before_is_refused():
     log._topics[INPUT] = TopicSettings(name=INPUT, partitions=3, settings={})
     with pytest.raises(ConfigError, match=r"topic 'in' must keep its 2 partitions, .* got in\[2\]"):
         turn(log)
-    with pytest.raises(ConfigError, match="must have a partition for each of the input .* got 2"):
+    with pytest.raises(ConfigError, match=r"must have a partition for each of the input .* got 2"):
         turn(log, is_singleton=False)
 
 

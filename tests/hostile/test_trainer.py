@@ -56,12 +56,12 @@ def stopped(tmp_path):
     """A log and a store after five of eight batches, with checkpoints of versions 2 and 4."""
     log, store = MemoryLog(topics()), FragileStore()
     write_batches(log, 5, last=False)
-    stop_after(make_trainer(log, store, tmp_path / "first"), log, 5)
+    stop_after(make_trainer(log, store, tmp_path / "first"), 5)
     assert [a.version.number for a in announced(log)] == [0, 1, 2, 3, 4, 5]
     return log, store
 
 
-def stop_after(trainer, log, number: int) -> None:
+def stop_after(trainer, number: int) -> None:
     """Run until a version is announced."""
     step = trainer._backend.step
 
@@ -79,9 +79,9 @@ def goes_on(log, store, directory) -> None:
     """A new trainer reproduces what was announced and trains the next batch in the same lineage."""
     before = announced(log)
     write_batches_from(log, 5, 6)
-    stop_after(make_trainer(log, store, directory), log, 6)
+    stop_after(make_trainer(log, store, directory), 6)
     after = announced(log)
-    assert after[: len(before)] == before or len(after) == len(before) + 1
+    assert len(after) == len(before) + 1
     assert [a.version for a in after] == [(0, number) for number in range(7)]
     groups = [outcome.group_id for outcome in trained(log)]
     assert len(groups) == len(set(groups)) == 12
@@ -111,11 +111,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over_for_the_one_before(
     key = index if part == "index" else files["state.json"]["key"]
     store.damage(key, change)
     goes_on(log, store, tmp_path)
-    assert (
-        f"checkpoint file {key} must have sha256"
-        in str([getattr(record, "reason", "") for record in caplog.records])
-        or change(b"12345678") == b"12345678x"
-    )
+    assert key in "".join(getattr(record, "reason", "") for record in caplog.records)
 
 
 @damages
@@ -177,7 +173,7 @@ def test_batches_made_anew_that_go_on_in_number_are_refused(stopped, tmp_path):
     remake(log, BATCHES)
     without_checkpoints(store)
     write_batches_from(log, 5, 8)
-    with pytest.raises(RecordError, match="must train version 0: got 5. The batches topic skips"):
+    with pytest.raises(RecordError, match=r"must train version 0: got 5\. The batches topic skips"):
         make_trainer(log, store, tmp_path).run()
 
 

@@ -1,4 +1,4 @@
-"""What a worker does with records that are none, weights that differ, and positions that are gone."""
+"""A worker given records that are none, weights that differ, and positions that are gone."""
 
 import asyncio
 import dataclasses
