@@ -74,9 +74,10 @@ def test_the_group_of_a_torn_request_ends_once_though_positions_were_forgotten(
     with log.writer("torn").transaction() as txn:
         txn.write(TOPICS.requests(), b"torn/0/0", b"\x00torn", partition=0)
     for number in range(2):
-        request_all(log, make_request, 1, purpose="train", data_epoch=number)
+        after = make_request(num_samples=2, group_id=f"after-{number}")
+        write(log, TOPICS.requests(), after, 0)
         with running(make_worker(log, make_player("2"))):
-            wait_for(log, TOPICS.trajectories(POLICY), 2)
+            wait_for(log, TOPICS.trajectories(POLICY), 2 * (number + 1))
         log.state.groups[TOPICS.group("rollout", "main")].committed.clear()
     assert [outcome.group_id for outcome in ends(log)] == ["torn"]
 
