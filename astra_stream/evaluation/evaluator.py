@@ -2,12 +2,13 @@
 
 A worker serves the newest version it has, so an evaluation that was asked of version v may be
 answered by later ones: the record says which. Evaluations are written in the order in which they
-were asked: whoever reads the final one has read them all.
+were asked: whoever reads the final one has read them all. A version that proves to be the last one
+after it was scored is written again, as final.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from astra_stream.evaluation.scores import score
@@ -84,6 +85,7 @@ class Evaluator:
         self._final: int | None = None
         self._last_asked = -1
         self._is_finished = False
+        self._newest: Evaluation | None = None
 
     @property
     def name(self) -> str:
@@ -92,10 +94,11 @@ class Evaluator:
 
     def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
         """Take over evaluations under way."""
-        state = entries.get(STATE, {"final": None, "last_asked": -1, "is_finished": False})
+        state = {**self._state().value, **entries.get(STATE, {})}
         self._final = state["final"]
         self._last_asked = state["last_asked"]
         self._is_finished = state["is_finished"]
+        self._newest = state["newest"] and restored(state["newest"])
         for key, value in entries.items():
             if key.startswith(ASKED):
                 version = PolicyVersion(*value[0])
@@ -136,8 +139,10 @@ class Evaluator:
         if is_final:
             self._final = number
         is_due = is_final or number % self._settings.every == 0
-        is_asked = number == self._last_asked and (number in self._running or not is_final)
-        if is_due and not is_asked:
+        newest = self._newest
+        if is_final and newest is not None and newest.requested_version.number == number:
+            yield from self._write(newest)
+        elif is_due and number != self._last_asked:
             self._last_asked = number
             yield from self._ask(announcement.version, now_s)
         yield self._state()
@@ -218,17 +223,21 @@ class Evaluator:
             yield Forget(f"{ASKED}{number}")
             for sample in running.results:
                 yield Forget(f"{RESULT}{number}/{sample}")
-            self._is_finished = number == self._final
-            evaluation = summarise(running, self._settings, at_s=now_s)
-            final = replace(evaluation, final=self._is_finished)
-            yield Write(self._evaluations_topic, self._settings.policy, final)
-            yield self._state()
+            yield from self._write(summarise(running, self._settings, at_s=now_s))
+
+    def _write(self, evaluation: Evaluation) -> Iterator[Effect]:
+        """Write an evaluation; the final one is the last word."""
+        self._is_finished = evaluation.requested_version.number == self._final
+        self._newest = replace(evaluation, final=self._is_finished)
+        yield Write(self._evaluations_topic, self._settings.policy, self._newest)
+        yield self._state()
 
     def _state(self) -> Keep:
         state = {
             "final": self._final,
             "last_asked": self._last_asked,
             "is_finished": self._is_finished,
+            "newest": self._newest and asdict(self._newest),
         }
         return Keep(STATE, state)
 
@@ -236,6 +245,13 @@ class Evaluator:
 def _invalid(prompt_id: str, version: PolicyVersion) -> list[Any]:
     """The result of a sample that nobody could read."""
     return [prompt_id, 0.0, False, 0, list(version), list(version)]
+
+
+def restored(kept: Mapping[str, Any]) -> Evaluation:
+    """What ``asdict`` made, after a journey through the changelog."""
+    names = ("requested_version", "min_version", "max_version")
+    fields: dict[str, Any] = {**kept, **{name: PolicyVersion(*kept[name]) for name in names}}
+    return Evaluation(**fields)
 
 
 def summarise(running: Running, settings: EvaluatorSettings, *, at_s: float) -> Evaluation:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from astra_stream.evaluation.evaluator import Evaluator, EvaluatorSettings
+from astra_stream.log.headers import pack, unpack
 from astra_stream.log.interface import Message
 from astra_stream.log.processor import GROUP_HEADER, Finish, Forget, Incoming, Keep, Write
 from astra_stream.records import (
@@ -81,7 +82,7 @@ class Bench:
         for record in records:
             if self.restarts:
                 self.evaluator = make_evaluator(**self.settings)
-                self.evaluator.restore(0, dict(self.kept))
+                self.evaluator.restore(0, {k: unpack(pack(v)) for k, v in self.kept.items()})
             effects = [*self.evaluator.handle(Incoming(MESSAGE, record), 7.0)]
             writes += self.take([*effects, *self.evaluator.tick(7.0)])
         return writes
@@ -235,6 +236,20 @@ def test_a_final_version_that_is_being_scored_is_not_asked_again():
     writes = bench.give(*(t for request in asked for t in samples_of(request, versions=(2,))))
     (evaluation,) = evaluations(writes)
     assert evaluation.final
+    assert bench.is_finished
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_final_version_that_was_scored_is_not_asked_again_and_its_scores_are_the_last_word(
+    restarts,
+):
+    bench = Bench(restarts=restarts)
+    asked = requests(bench.give(announcement(2)))
+    (scored,) = evaluations(bench.give(*(t for request in asked for t in samples_of(request))))
+    assert not bench.is_finished
+    writes = bench.give(announcement(2, kind="final"))
+    assert requests(writes) == []
+    assert evaluations(writes) == [replace(scored, final=True)]
     assert bench.is_finished
 
 
