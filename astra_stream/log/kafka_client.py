@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from astra_stream.errors import AstraStreamError, FencedError, TransientError
+from astra_stream.log.interface import Partition, missing_offset
 from astra_stream.log.watchdog import Watchdog
 
 FENCED = frozenset(
@@ -234,4 +235,24 @@ def refused(what: str, error: KafkaError) -> AstraStreamError:
     return AstraStreamError(
         f"{what} must be accepted by kafka: got {error.name()} ({error.str()}). "
         "Look at the broker's log."
+    )
+
+
+def lost_place(partition: Partition, offset: int | None, error: KafkaError) -> AstraStreamError:
+    """The error for a position that the client gives up.
+
+    One that lies outside of the log comes with its offset. Without an offset the client only doubts
+    it: by leader epochs it has taken a whole partition for a truncated one, after the broker was
+    killed. The committed positions are then good; the log is asked for them by who starts there.
+
+    Args:
+        partition: Where.
+        offset: The position, where the broker has refused it.
+        error: What the client says.
+    """
+    if offset is not None:
+        return missing_offset(partition, offset)
+    return TransientError(
+        f"{partition} must hold what was read of it: got {error.str()!r}. Start again from the "
+        "committed positions; they are compared with the log."
     )

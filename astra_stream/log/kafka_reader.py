@@ -22,7 +22,6 @@ from astra_stream.log.interface import (
     Partition,
     PartitionsChanged,
     damaged,
-    missing_offset,
     require_same_topics,
 )
 from astra_stream.log.kafka_client import (
@@ -33,6 +32,7 @@ from astra_stream.log.kafka_client import (
     Settings,
     error_of,
     fenced,
+    lost_place,
     refused,
 )
 from astra_stream.log.watchdog import Guard
@@ -285,9 +285,8 @@ class KafkaReader:
         if error.code() == KafkaError._PARTITION_EOF:
             self._reached[Partition(message.topic(), message.partition())] = message.offset()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._errors.append(
-                missing_offset(Partition(message.topic(), message.partition()), message.offset())
-            )
+            place = Partition(message.topic(), message.partition())
+            self._errors.append(lost_place(place, message.offset(), error))
         elif error.code() == KafkaError._BAD_MSG:
             place = Partition(message.topic(), message.partition())
             self._errors.append(damaged(place, error.str()))
