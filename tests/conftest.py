@@ -1,14 +1,16 @@
 """Settings that hold for every test; fixtures live beside the tests that use them."""
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from astra_stream.local import Stack
+    from tests.lab import Lab
 
 # One thread a process: tests start trainers and workers side by side, and OpenMP pools that
 # share few cores wait on one another. Set here, before anything imports torch.
@@ -79,3 +81,20 @@ def s3_store_settings(stack: "Stack") -> dict[str, str]:
         "secret_key": stack.s3_secret_key,
         "bucket": stack.store_url.removeprefix("s3://").partition("/")[0],
     }
+
+
+@pytest.fixture
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator["Lab"]:
+    """Where a test makes its runs; nothing that it started outlives it."""
+    from tests.lab import Lab
+
+    closers: list[Callable[[], Any]] = []
+    name = request.node.name.removeprefix("test_").partition("[")[0].replace("_", "-")[:40]
+    yield Lab(
+        directory=tmp_path,
+        name=name,
+        get_stack=lambda: request.getfixturevalue("stack"),
+        closers=closers,
+    )
+    for close in reversed(closers):
+        close()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from astra_stream.log.interface import Log, Message
 from astra_stream.log.names import TopicNames
 from astra_stream.log.reading import read_to_end
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "arithmetic"
 POLICY = "main"
 WAIT_S = 400.0
@@ -271,18 +271,3 @@ class Lab:
 
     def processes(self) -> list[str]:
         return list(self.pids().values())
-
-
-@pytest.fixture
-def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Where a test makes its runs; nothing that it started outlives it."""
-    closers: list[Callable[[], Any]] = []
-    name = request.node.name.removeprefix("test_").partition("[")[0].replace("_", "-")[:40]
-    yield Lab(
-        directory=tmp_path,
-        name=name,
-        get_stack=lambda: request.getfixturevalue("stack"),
-        closers=closers,
-    )
-    for close in reversed(closers):
-        close()
