@@ -8,13 +8,16 @@ from typing import Self
 
 from astra_stream.analysis.run_state import RunState
 from astra_stream.clock import Clock
-from astra_stream.errors import TransientError
+from astra_stream.errors import RecordError, TransientError
 from astra_stream.log.codec import Codec
 from astra_stream.log.interface import Log
 from astra_stream.log.names import TopicNames
 from astra_stream.log.reading import DEADLINE_S, POLL_S
+from astra_stream.records import Evaluation, Outcome, WeightAnnouncement
 
 MAX_MESSAGES = 5000
+FOLDED = (WeightAnnouncement, Outcome, Evaluation)
+"""What stands in the topics that are read."""
 
 
 class RunTail:
@@ -60,8 +63,11 @@ class RunTail:
         """
         messages = self._reader.poll(timeout_s, max_messages=MAX_MESSAGES)
         for message in messages:
-            record = self._codec.decode(message.value or b"")
-            if record.policy == self._policy:
+            try:
+                record = self._codec.decode(message.value or b"")
+            except RecordError:
+                continue  # Who needs it says so; who looks on goes on looking.
+            if isinstance(record, FOLDED) and record.policy == self._policy:
                 self.state.fold(record, at_s=message.timestamp_ms / 1000)
         return bool(messages)
 

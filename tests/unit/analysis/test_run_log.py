@@ -10,6 +10,7 @@ from astra_stream.errors import ConfigError, TransientError
 from astra_stream.log.codec import Codec
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
+from astra_stream.testing.builders import make_prompt
 
 TOPICS = TopicNames("sums")
 CODEC = Codec(declared("schemas"))
@@ -64,6 +65,16 @@ def test_records_have_the_time_of_the_log(
 ) -> None:
     write(log, TOPICS.weights("main"), records.announce(0))
     assert tail.catch_up().versions[0].at_s == 1000.0
+
+
+def test_a_torn_record_and_one_of_another_kind_are_left_out(
+    log: MemoryLog, tail: RunTail, records: SimpleNamespace
+) -> None:
+    with log.writer("torn").transaction() as txn:
+        for value in (b"\x00torn", None, CODEC.encode(make_prompt("1+1="))):
+            txn.write(TOPICS.outcomes, b"k", value)
+    write(log, TOPICS.outcomes, records.decide("completed", "g0"))
+    assert len(tail.catch_up().waiting) == 1
 
 
 def test_nothing_new_is_said_so(tail: RunTail) -> None:
