@@ -52,14 +52,14 @@ def open_admin(config: "RunConfig", stack: "StackInfo | None") -> "KafkaAdmin":
 
 
 def open_store(
-    config: "RunConfig", stack: "StackInfo | None", *, deadline_s: float = 30.0
+    config: "RunConfig", stack: "StackInfo | None", *, deadline_s: float | None = None
 ) -> "S3Store":
     """The run's objects: below the store's prefix and the run's name.
 
     Args:
         config: The run.
         stack: Its embedded servers, if it has any.
-        deadline_s: Seconds that one call may go on trying.
+        deadline_s: Seconds that one call may go on trying; None takes the run file's.
 
     Raises:
         ConfigError: As for ``open_log``.
@@ -74,7 +74,8 @@ def open_store(
             access_key=_secret(store.access_key_env, "store.access_key_env"),
             secret_key=_secret(store.secret_key_env, "store.secret_key_env"),
             region=store.region,
-            deadline_s=deadline_s,
+            deadline_s=store.deadline if deadline_s is None else deadline_s,
+            checksums=store.checksums,
         )
     if stack is None:
         raise _nowhere("store")
@@ -84,7 +85,7 @@ def open_store(
         access_key=stack.s3_access_key,
         secret_key=stack.s3_secret_key,
         region="us-east-1",
-        deadline_s=deadline_s,
+        **({} if deadline_s is None else {"deadline_s": deadline_s}),
     )
 
 

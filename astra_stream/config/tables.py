@@ -144,6 +144,10 @@ class StoreConfig(Table):
     """Environment variable that holds the access key."""
     secret_key_env: Variable = "AWS_SECRET_ACCESS_KEY"
     """Environment variable that holds the secret key."""
+    deadline: Duration = 30.0
+    """How long a call to the store is tried again before its service gives up."""
+    checksums: Literal["when_supported", "when_required"] = "when_supported"
+    """when_required leaves the server's checksums of its answers aside, where they are wrong."""
 
 
 class LocalConfig(Table):

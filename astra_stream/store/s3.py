@@ -1,8 +1,10 @@
 """A store in an S3 bucket, on any server that honours conditional writes.
 
-Every call ends within its deadline, by success or by an error that names the endpoint.
+A call is tried until its deadline, and ends by success or by an error that names the endpoint. An
+object travels with its SHA-256, which the server compares before there is an object at all.
 """
 
+import base64
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
@@ -13,10 +15,18 @@ from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError
+from botocore.exceptions import (
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import (
+    ConnectionError as NoConnectionError,
+)
 
 from astra_stream.clock import Clock, SystemClock
-from astra_stream.errors import ConfigError, TransientError, WeightsError
+from astra_stream.errors import ConfigError, WeightsError
 from astra_stream.store.blobs import (
     CHUNK_BYTES,
     checked_key,
@@ -25,20 +35,29 @@ from astra_stream.store.blobs import (
     too_large,
     whole_file,
 )
+from astra_stream.store.tries import Tries
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S = 0.1
-"""Seconds before the second try; each pause is twice the one before."""
-MAX_PAUSE_S = 5.0
-"""Longest pause, seconds."""
+_UNREACHED = (NoConnectionError, HTTPClientError, IncompleteReadError)
+"""What a client raises where there is no answer, or no whole one."""
+
 _EXISTS = 412
 _MISSING = 404
 _CONFLICT = 409
 _PARTIAL = 206
 _RETRIED = frozenset({_CONFLICT, 408, 425, 429})
+_RETRIED_CODES = frozenset(
+    {"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"}
+)
+"""Answered with 400 to a request whose bytes were lost or changed on their way."""
 _SERVER_ERROR = 500
+_NOT_IMPLEMENTED = 501
 _REFUSED = frozenset({401, 403})
+_ANSWERS = frozenset({_EXISTS, _MISSING})
+"""What a server says of an object, not of itself."""
+_READS_IN_DEADLINE = 3
+"""How often a connection that falls silent is left for another before the deadline."""
 
 
 class S3Store:
@@ -64,8 +83,10 @@ class S3Store:
             access_key: Access key id.
             secret_key: Secret access key.
             region: Region to sign for.
-            deadline_s: Seconds that one call may go on trying.
-            checksums: ``when_required`` for servers that store checksum trailers in the object.
+            deadline_s: Seconds after which a call that failed is not tried again; the try that
+                is under way then may take another third.
+            checksums: ``when_required`` leaves the server's checksums of its answers aside, for
+                servers whose answer to a range carries that of the whole object.
             clock: Measures the deadline.
 
         Raises:
@@ -84,8 +105,9 @@ class S3Store:
         self._closed = threading.Event()
         settings = Config(
             connect_timeout=min(5.0, deadline_s),
-            read_timeout=min(60.0, deadline_s),
-            retries={"mode": "standard", "total_max_attempts": 1},
+            read_timeout=min(60.0, deadline_s / _READS_IN_DEADLINE),
+            # Tried again here, with a deadline; the client only slows down when told to.
+            retries={"mode": "adaptive", "total_max_attempts": 1},
             max_pool_connections=16,
             tcp_keepalive=True,
             s3={"addressing_style": "path" if endpoint else "auto"},
@@ -148,63 +170,75 @@ class S3Store:
     def _put(
         self, key: str, source: Callable[[], AbstractContextManager[Any]], size: int, sha256: str
     ) -> None:
-        name = self._name(key)
+        request = {
+            **self._name(key),
+            "ContentLength": size,
+            "IfNoneMatch": "*",
+            "ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode(),
+            "Metadata": {"sha256": sha256},
+        }
 
-        def put() -> None:
-            with source() as body:
-                self._client.put_object(
-                    **name,
-                    Body=body,
-                    ContentLength=size,
-                    IfNoneMatch="*",
-                    Metadata={"sha256": sha256},
-                )
-
-        try:
-            self._call(f"write {key!r}", put)
-        except ClientError as error:
-            if _status(error) != _EXISTS:
+        def create() -> bool:
+            try:
+                with source() as body:
+                    self._client.put_object(**request, Body=body)
+            except ClientError as error:
+                if _status(error) == _EXISTS:
+                    return False
                 raise
-            if not self._holds(key, size, sha256):
-                raise other_bytes(key, self._where) from None
+            return True
+
+        tries = self._tries(f"write {key!r}")
+        while not self._call(f"write {key!r}", create) and not self._holds(key, size, sha256):
+            tries.again("it is there when written and not when read")
 
     def _holds(self, key: str, size_bytes: int, sha256: str) -> bool:
-        head = self._call(f"look at {key!r}", self._client.head_object, **self._name(key))
-        if head["ContentLength"] != size_bytes:
-            return False
+        """Whether the object is there with these bytes; False where it is gone by now."""
+        try:
+            head = self._call(f"look at {key!r}", self._client.head_object, **self._name(key))
+        except ClientError as error:
+            if _status(error) == _MISSING:
+                return False
+            raise
         stored = head["Metadata"].get("sha256")
-        if stored is None:
+        if stored is None and head["ContentLength"] == size_bytes:
             digest = hashlib.sha256()
             for chunk in self._chunks(key, size_bytes):
                 digest.update(chunk)
             stored = digest.hexdigest()
-        return bool(stored == sha256)
+        if head["ContentLength"] != size_bytes or stored != sha256:
+            raise other_bytes(key, self._where)
+        return True
 
     def _chunks(self, key: str, max_bytes: int) -> Iterator[bytes]:
         """Read to the end; an interrupted body goes on where it stopped, of the same object."""
-        name = self._name(key)
+        what, name = f"read {key!r}", self._name(key)
         got, tag, total = 0, "", -1
-        tries = Tries(self._clock, self._deadline_s, self._closed)
+        tries = self._tries(what)
         while got != total:
-            resume = {"Range": f"bytes={got}-", "IfMatch": tag} if got else {}
-            answer = self._object(key, {**name, **resume})
+            same = {"IfMatch": tag} if tag else {}
+            answer = self._object(key, {**name, **same, **_rest(got)})
             if total < 0:
                 tag, total = answer["ETag"], answer["ContentLength"]
                 if total > max_bytes:
                     raise too_large(key, total, max_bytes)
             self._require_resumed(key, got, answer)
+            ended = f"the end of its body at byte {got} of {total}"
             try:
                 for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
                     got += len(chunk)
-                    tries = Tries(self._clock, self._deadline_s, self._closed)
+                    tries.succeeded()
+                    tries = self._tries(what)
                     yield chunk
             except FlexibleChecksumError as error:
                 raise WeightsError(
                     f"object {key!r} in {self._where} must match its checksum: got {error}. "
                     "Read it again; if it stays so, the stored bytes are damaged."
                 ) from error
-            except BotoCoreError as error:
-                self._again(tries, f"read {key!r}", error)
+            except _UNREACHED as error:
+                ended = str(error)
+            if got != total:
+                tries.again(ended)
 
     def _object(self, key: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -226,59 +260,64 @@ class S3Store:
                 f"{answer.get('ContentRange')!r}. Use a server that honours ranges."
             )
 
+    def _tries(self, what: str) -> Tries:
+        return Tries(
+            what,
+            where=self._where,
+            deadline_s=self._deadline_s,
+            clock=self._clock,
+            closed=self._closed,
+        )
+
     def _call(self, what: str, call: Callable[..., T], **arguments: Any) -> T:
-        tries = Tries(self._clock, self._deadline_s, self._closed)
+        """Ask until there is an answer; what ``_ANSWERS`` has are answers too, for the caller."""
+        tries = self._tries(what)
         while True:
             try:
-                return call(**arguments)
+                answer = call(**arguments)
             except ClientError as error:
-                self._require_admitted(error)
-                if _status(error) not in _RETRIED and _status(error) < _SERVER_ERROR:
+                if _status(error) in _ANSWERS and _code(error) != "NoSuchBucket":
+                    tries.succeeded()
                     raise
-                self._again(tries, what, error)
-            except BotoCoreError as error:
-                self._again(tries, what, error)
+                self._require_passing(what, error)
+                tries.again(error)
+            except _UNREACHED as error:
+                tries.again(error)
+            else:
+                tries.succeeded()
+                return answer
 
-    def _again(self, tries: "Tries", what: str, error: Exception) -> None:
-        if not tries.wait():
-            raise TransientError(
-                f"store {self._where} must answer within {self._deadline_s:g} s: could not {what}: "
-                f"got {error}. Check that it runs and has room, then start again."
-            ) from error
-
-    def _require_admitted(self, error: ClientError) -> None:
-        if _status(error) in _REFUSED:
+    def _require_passing(self, what: str, error: ClientError) -> None:
+        """Refuse an error that another try would not change."""
+        status, code = _status(error), _code(error)
+        if status in _REFUSED:
             raise ConfigError(
-                f"store {self._where} must admit the access key: got "
-                f"{error.response['Error']['Code']}. Correct the credentials or their rights."
+                f"store {self._where} must admit the access key: got {code}. "
+                "Correct the credentials or their rights."
             ) from error
-        if error.response["Error"]["Code"] == "NoSuchBucket":
+        if code == "NoSuchBucket":
             raise ConfigError(
                 f"store {self._where} must have the bucket {self._bucket!r}: got none. "
                 "Make it, or correct store.url."
+            ) from error
+        is_servers = status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED
+        if not is_servers and status not in _RETRIED and code not in _RETRIED_CODES:
+            raise ConfigError(
+                f"store {self._where} must be able to {what}: got {error}. "
+                "Use a server that can; docs/operate/external-kafka-and-s3.md says what is needed."
             ) from error
 
     def _name(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
 
 
-class Tries:
-    """Pauses between the tries of one call, up to its deadline."""
-
-    def __init__(self, clock: Clock, deadline_s: float, closed: threading.Event) -> None:
-        """Begin to count now."""
-        self._clock = clock
-        self._give_up_s = clock.monotonic_s() + deadline_s
-        self._closed = closed
-        self._pause_s = FIRST_PAUSE_S
-
-    def wait(self) -> bool:
-        """Pause; False when the deadline is over or the store was closed."""
-        left_s = self._give_up_s - self._clock.monotonic_s()
-        pause_s = min(self._pause_s, left_s)
-        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-        return left_s > 0 and not self._closed.wait(pause_s)
-
-
 def _status(error: ClientError) -> int:
     return error.response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def _code(error: ClientError) -> str:
+    return error.response["Error"]["Code"]
+
+
+def _rest(got: int) -> dict[str, str]:
+    return {"Range": f"bytes={got}-"} if got else {}
