@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from astra_stream.analysis.ledger import Announced, Batched, Ledger
+from astra_stream.analysis.orphans import named_keys
 from astra_stream.records import PolicyVersion, Sample
 
 DELIVERY_LIMIT = "DeliveryLimitError"
@@ -268,8 +269,7 @@ def versions_are_reproduced(ledger: Ledger) -> Iterator[Violation]:
 def orphans(ledger: Ledger) -> list[str]:
     """Keys of the objects that nothing names."""
     records = [one.record for one in ledger.announced]
-    named = {entry.key for record in records for entry in record.objects}
-    named |= {record.checkpoint for record in records}
+    named = named_keys(records)
     named |= {key for files in ledger.checkpoints.values() for key in files}
     return sorted((ledger.present or {}).keys() - named)
 

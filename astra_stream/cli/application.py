@@ -24,6 +24,7 @@ RUN = (
     Command("report", "report:report", "Show what a run came to."),
     Command("chaos", "chaos:chaos", "Train while processes are killed, and audit the run."),
     Command("audit", "audit:audit", "Prove that every sample of a run has one outcome."),
+    Command("sweep", "sweep:sweep", "Find objects that nothing names, and delete them."),
 )
 SERVICES = (
     Command("schedule", "services:schedule", "Run the scheduler."),

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -100,18 +98,14 @@ def new_backend(config: "RunConfig") -> "TorchBackend":
 def look_into_store(ledger: "Ledger", config: "RunConfig", stack: "StackInfo | None") -> None:
     """Enter the objects that are there, and what the announced checkpoints name."""
     from astra_stream.cli.connect import open_store
-    from astra_stream.training.checkpoints import CheckpointStore
+    from astra_stream.training.checkpoints import checkpoint_objects
 
     keys = {one.record.checkpoint for one in ledger.announced} - {""}
-    with (
-        contextlib.closing(open_store(config, stack)) as store,
-        tempfile.TemporaryDirectory() as scratch,
-    ):
-        ledger.present = dict(store.list(""))
-        checkpoints = CheckpointStore(store, policy=ledger.policy, directory=Path(scratch))
+    with contextlib.closing(open_store(config, stack)) as store:
+        ledger.present = {found.key: found.size_bytes for found in store.list("")}
         for key in keys & ledger.present.keys():
             try:
-                ledger.checkpoints[key] = checkpoints.files(key)
+                ledger.checkpoints[key] = checkpoint_objects(store, key)
             except WeightsError as error:
                 ledger.unreadable[key] = str(error)
 

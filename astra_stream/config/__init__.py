@@ -11,6 +11,7 @@ from astra_stream.config.tables import (
     PromptSourceConfig,
     RolloutConfig,
     RunConfig,
+    seconds,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "RunConfig",
     "load_run",
     "resolved",
+    "seconds",
 ]

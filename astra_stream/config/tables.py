@@ -25,7 +25,12 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _seconds(value: object) -> float:
+def seconds(value: object) -> float:
+    """Seconds of a duration's text, such as ``90s``.
+
+    Raises:
+        ValueError: It is none, or none above 0.
+    """
     match = DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or not float(match[1]):
         raise ValueError(f"must be a duration such as '90s': got {value!r}. Units: ms, s, m, h.")
@@ -81,7 +86,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Variable = Annotated[str, AfterValidator(_variable)]
 LocalPath = Annotated[Path, AfterValidator(_beside_the_file)]
 Duration = Annotated[
-    float, BeforeValidator(_seconds), PlainSerializer(lambda value: f"{value!r}s", return_type=str)
+    float, BeforeValidator(seconds), PlainSerializer(lambda value: f"{value!r}s", return_type=str)
 ]
 
 

@@ -10,9 +10,18 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from astra_stream.errors import TransientError, WeightsError
+
+
+class StoredObject(NamedTuple):
+    """An object as a list of its store has it."""
+
+    key: str
+    size_bytes: int
+    modified_s: float
+    """Unix time of its write, by the store's own clock; equal bytes put again do not change it."""
 
 
 class Store(Protocol):
@@ -48,8 +57,8 @@ class Store(Protocol):
         """The same into a file, which appears whole or not at all."""
         ...
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Keys below a prefix with their size in bytes, in order."""
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Objects whose keys begin with a prefix, in the order of their keys."""
         ...
 
     def delete(self, key: str) -> None:
@@ -129,13 +138,14 @@ class DirectoryStore:
         with whole_file(path) as file, source.open("rb") as stored:
             shutil.copyfileobj(stored, file, CHUNK_BYTES)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Keys below a prefix with their size in bytes, in order."""
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Objects whose keys begin with a prefix, in the order of their keys."""
         found = []
         for path in self._root.rglob("*"):
             key = path.relative_to(self._root).as_posix()
             if key.startswith(prefix) and path.is_file() and not path.name.endswith(PART_SUFFIX):
-                found.append((key, path.stat().st_size))
+                stat = path.stat()
+                found.append(StoredObject(key, stat.st_size, stat.st_mtime))
         yield from sorted(found)
 
     def delete(self, key: str) -> None:

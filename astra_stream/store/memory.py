@@ -4,22 +4,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
-from astra_stream.store.blobs import checked_key, other_bytes, too_large, whole_file
+from astra_stream.clock import Clock, SystemClock
+from astra_stream.store.blobs import (
+    StoredObject,
+    checked_key,
+    other_bytes,
+    too_large,
+    whole_file,
+)
 
 
 class MemoryStore:
     """Objects in memory; safe to share between threads."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        """Start empty; ``clock`` says when an object is written."""
         self._objects: dict[str, bytes] = {}
+        self._modified_s: dict[str, float] = {}
+        self._clock = clock or SystemClock()
         self._lock = Lock()
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Write an object that does not exist yet; see ``Store.put``."""
         given = bytes(data)
         with self._lock:
-            if self._objects.setdefault(checked_key(key), given) != given:
+            self._modified_s.setdefault(checked_key(key), self._clock.now_s())
+            if self._objects.setdefault(key, given) != given:
                 raise other_bytes(key, "memory")
 
     def put_file(self, key: str, path: Path) -> None:
@@ -40,11 +50,13 @@ class MemoryStore:
         with whole_file(path) as file:
             file.write(data)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Keys below a prefix with their size in bytes, in order."""
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Objects whose keys begin with a prefix, in the order of their keys."""
         with self._lock:
             found = sorted(
-                (k, len(data)) for k, data in self._objects.items() if k.startswith(prefix)
+                StoredObject(key, len(data), self._modified_s[key])
+                for key, data in self._objects.items()
+                if key.startswith(prefix)
             )
         yield from found
 
@@ -52,3 +64,4 @@ class MemoryStore:
         """Remove an object; none is no error."""
         with self._lock:
             self._objects.pop(checked_key(key), None)
+            self._modified_s.pop(key, None)

@@ -29,6 +29,7 @@ from astra_stream.clock import Clock, SystemClock
 from astra_stream.errors import ConfigError, WeightsError
 from astra_stream.store.blobs import (
     CHUNK_BYTES,
+    StoredObject,
     checked_key,
     file_sha256,
     other_bytes,
@@ -142,8 +143,8 @@ class S3Store:
             for chunk in self._chunks(key, max_bytes):
                 file.write(chunk)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Keys below a prefix with their size in bytes, in order."""
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Objects whose keys begin with a prefix, in the order of their keys."""
         token: dict[str, str] = {}
         while True:
             page = self._call(
@@ -154,7 +155,8 @@ class S3Store:
                 **token,
             )
             for entry in page.get("Contents", []):
-                yield entry["Key"].removeprefix(self._prefix), entry["Size"]
+                key = entry["Key"].removeprefix(self._prefix)
+                yield StoredObject(key, entry["Size"], entry["LastModified"].timestamp())
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -76,6 +76,8 @@ class FaultProxy:
         """All that came, in order."""
         self.num_faults = 0
         """Requests that a fault befell."""
+        self.struck = threading.Event()
+        """Set by the first of them."""
         self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -123,6 +125,7 @@ class FaultProxy:
                 return Fault()
             self._left -= 1
             self.num_faults += 1
+            self.struck.set()
             return fault
 
     def ask(self, request: Request, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:

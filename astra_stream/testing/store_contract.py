@@ -1,5 +1,6 @@
 """What every store must do; a test file per implementation inherits it and gives the store."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,7 +9,14 @@ import pytest
 from astra_stream.errors import WeightsError
 from astra_stream.store.blobs import Store
 
+CLOCK_S = 2.0
+"""What the store's clock may differ from this one, its rounding to seconds included."""
 BAD_KEYS = ("", "/etc/passwd", "../up", "a/../b", "a//b", "a/", "./a", "a\\b", "a\nb", "a\0b")
+
+
+def sizes(store: Store, prefix: str) -> list[tuple[str, int]]:
+    """What is listed below a prefix, without its times."""
+    return [(found.key, found.size_bytes) for found in store.list(prefix)]
 
 
 class StoreContract:
@@ -78,9 +86,17 @@ class StoreContract:
     def test_keys_are_listed_in_order_with_their_sizes(self, store: Store) -> None:
         for key, size_bytes in [("w/b", 2), ("w/a/x", 1), ("v/c", 3), ("w2", 4)]:
             store.put(key, b"x" * size_bytes)
-        assert list(store.list("w/")) == [("w/a/x", 1), ("w/b", 2)]
-        assert list(store.list("w")) == [("w/a/x", 1), ("w/b", 2), ("w2", 4)]
-        assert list(store.list("none")) == []
+        assert sizes(store, "w/") == [("w/a/x", 1), ("w/b", 2)]
+        assert sizes(store, "w") == [("w/a/x", 1), ("w/b", 2), ("w2", 4)]
+        assert sizes(store, "none") == []
+
+    def test_an_object_is_listed_with_the_time_of_its_first_write(self, store: Store) -> None:
+        before_s = time.time()
+        store.put("key", b"x")
+        (written,) = store.list("")
+        assert before_s - CLOCK_S < written.modified_s < time.time() + CLOCK_S
+        store.put("key", b"x")
+        assert list(store.list("")) == [written]
 
     def test_deleting_twice_is_harmless(self, store: Store) -> None:
         store.put("key", b"x")

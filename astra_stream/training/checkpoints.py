@@ -33,7 +33,7 @@ class CheckpointFiles:
 
 
 class CheckpointStore:
-    """Checkpoints of one policy below ``checkpoints/<policy>/``."""
+    """Checkpoints of one policy below ``checkpoints/<policy>/<lineage>/<number>/``."""
 
     def __init__(self, store: Store, *, policy: str, directory: Path) -> None:
         self._store = store
@@ -56,27 +56,19 @@ class CheckpointStore:
         Returns:
             Key of the index, for the announcement.
         """
+        lineage, number = checkpoint.facts["standing"]["version"]
+        folder = f"{self._prefix}/{lineage}/{number:08d}"
         files = {}
         for path in sorted(checkpoint.directory.iterdir()):
             digest = sha256_of(path)
-            key = f"{self._prefix}/{path.stem}-{digest[:16]}{path.suffix}"
+            key = f"{folder}/{path.stem}-{digest[:16]}{path.suffix}"
             self._store.put_file(key, path)
             files[path.name] = {"key": key, "sha256": digest, "size_bytes": path.stat().st_size}
         index = json.dumps({**checkpoint.facts, "files": files}, sort_keys=True).encode()
-        key = f"{self._prefix}/index-{hashlib.sha256(index).hexdigest()[:16]}.json"
+        key = f"{folder}/index-{hashlib.sha256(index).hexdigest()[:16]}.json"
         self._store.put(key, index)
         shutil.rmtree(checkpoint.directory)
         return key
-
-    def files(self, key: str) -> dict[str, int]:
-        """The objects of a checkpoint by its index's key, the index included: key to bytes.
-
-        Raises:
-            WeightsError: The index is not there, or not the one of that key.
-        """
-        data = self._index(key)
-        entries = json.loads(data)["files"].values()
-        return {key: len(data), **{entry["key"]: entry["size_bytes"] for entry in entries}}
 
     def restore(self, key: str, backend: Backend) -> dict[str, Any]:
         """Load a checkpoint into the backend.
@@ -88,7 +80,7 @@ class CheckpointStore:
             WeightsError: The index or a file is not there, or not the one that was written; names
                 it. Nothing is loaded.
         """
-        index = json.loads(self._index(key))
+        index = json.loads(_index(self._store, key))
         with tempfile.TemporaryDirectory(dir=self._directory) as name:
             directory = Path(name)
             for file_name, entry in index["files"].items():
@@ -100,16 +92,6 @@ class CheckpointStore:
             backend.restore(directory)
         return index
 
-    def _index(self, key: str) -> bytes:
-        try:
-            data = self._store.get(key, max_bytes=MAX_INDEX_BYTES)
-        except KeyError:
-            data = None
-        got = "no object" if data is None else hashlib.sha256(data).hexdigest()
-        named = PurePosixPath(key).stem.rpartition("-")[2]
-        _require_sha256(key, got[: len(named)], named)
-        return data or b""
-
 
 def _require_sha256(key: str, got: str, expected: str) -> None:
     if got != expected:
@@ -117,6 +99,28 @@ def _require_sha256(key: str, got: str, expected: str) -> None:
             f"checkpoint file {key} must have sha256 {expected}: got {got}. "
             "Restore it from a copy of the bucket; without it an earlier checkpoint is used."
         )
+
+
+def checkpoint_objects(store: Store, key: str) -> dict[str, int]:
+    """The objects of a checkpoint by its index's key, the index included: key to bytes.
+
+    Raises:
+        WeightsError: The index is not there, or not the one of that key.
+    """
+    data = _index(store, key)
+    entries = json.loads(data)["files"].values()
+    return {key: len(data), **{entry["key"]: entry["size_bytes"] for entry in entries}}
+
+
+def _index(store: Store, key: str) -> bytes:
+    try:
+        data = store.get(key, max_bytes=MAX_INDEX_BYTES)
+    except KeyError:
+        data = None
+    got = "no object" if data is None else hashlib.sha256(data).hexdigest()
+    named = PurePosixPath(key).stem.rpartition("-")[2]
+    _require_sha256(key, got[: len(named)], named)
+    return data or b""
 
 
 def sha256_of(path: Path) -> str:

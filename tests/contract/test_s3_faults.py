@@ -88,8 +88,8 @@ def direct(
 ) -> S3Store:
     """Meets no fault; empty at the start of each test."""
     store = new_store(s3_store_settings["endpoint"], 20.0)
-    for entry in store.list(""):
-        store.delete(entry[0])
+    for found in store.list(""):
+        store.delete(found.key)
     return store
 
 

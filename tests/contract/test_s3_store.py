@@ -32,8 +32,8 @@ def shared_store(
 
 @pytest.fixture
 def s3_store(shared_store: S3Store) -> S3Store:
-    for key, _ in shared_store.list(""):
-        shared_store.delete(key)
+    for found in shared_store.list(""):
+        shared_store.delete(found.key)
     return shared_store
 
 
@@ -45,7 +45,9 @@ class TestS3Store(StoreContract):
 
 def test_more_keys_than_one_page_are_listed():
     with FaultyServer([_page("k/0", "k/1", more=True), _page("k/2", more=False)]) as server:
-        assert [key for key, _ in _store(server.endpoint).list("k/")] == ["k/0", "k/1", "k/2"]
+        found = list(_store(server.endpoint).list("k/"))
+    assert [one.key for one in found] == ["k/0", "k/1", "k/2"]
+    assert {one.modified_s for one in found} == {1_800_000_000.0}
 
 
 def test_a_wrong_key_is_refused_with_the_endpoint(s3_store_settings: dict[str, str]):
@@ -132,7 +134,8 @@ def _error(status: int, code: str) -> tuple[int, dict[str, str], bytes]:
 
 
 def _page(*keys: str, more: bool) -> tuple[int, dict[str, str], bytes]:
-    entries = "".join(f"<Contents><Key>p/{k}</Key><Size>1</Size></Contents>" for k in keys)
+    rest = "<Size>1</Size><LastModified>2027-01-15T08:00:00.000Z</LastModified>"
+    entries = "".join(f"<Contents><Key>p/{k}</Key>{rest}</Contents>" for k in keys)
     token = "<NextContinuationToken>t</NextContinuationToken>" if more else ""
     body = f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}"
     body += "</ListBucketResult>"

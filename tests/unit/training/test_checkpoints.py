@@ -51,7 +51,7 @@ def test_equal_checkpoints_are_equal_objects(tmp_path):
     store = MemoryStore()
     keys = {uploaded(store, tmp_path)[1] for _ in range(2)}
     assert len(keys) == 1
-    assert len(list(store.list("checkpoints/main/"))) == 3
+    assert len(list(store.list("checkpoints/main/0/00000004/"))) == 3
 
 
 def test_other_checkpoints_leave_earlier_ones_as_they_are(tmp_path):
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_refused_by_its_key_and_nothing_is_restored(tmp_path):
     checkpoints, key = uploaded(Damaged(), tmp_path)
     backend = Notes("kept")
     with pytest.raises(
-        WeightsError, match=r"checkpoint file checkpoints/main/tensors-.* must have"
+        WeightsError, match=r"checkpoint file checkpoints/main/0/00000004/tensors-.* must have"
     ):
         checkpoints.restore(key, backend)
     assert backend.text == "kept"

@@ -23,7 +23,8 @@ def test_every_key_ends_in_its_contents_hash():
     config, weights = announced.objects
     assert config.key == f"weights/main/files/config-{config.sha256[:16]}.json"
     assert weights.key == f"weights/main/2/00000118/model-{weights.sha256[:16]}.safetensors"
-    assert dict(store.list("")) == {e.key: e.size_bytes for e in announced.objects}
+    found = {one.key: one.size_bytes for one in store.list("")}
+    assert found == {entry.key: entry.size_bytes for entry in announced.objects}
     assert announced.num_bytes == config.size_bytes + weights.size_bytes
 
 
