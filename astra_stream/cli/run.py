@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from astra_stream.cli.connect import STACK_VARIABLE, open_admin, open_log
+from astra_stream.cli.exits import last_words, refuse_full_disk, restarted_text
 from astra_stream.cli.options import AsJson, Overrides
 from astra_stream.cli.run_directory import PICTURE_FILE, RUN_FILE, run_file_of
 from astra_stream.cli.signals import interrupts
@@ -245,6 +246,7 @@ class LocalRun:
                 for event in events[seen:]:
                     if event.restarted:
                         restarts[event.name] = restarts.get(event.name, 0) + 1
+                        console.print(restarted_text(event), highlight=False, soft_wrap=True)
                     elif event.name in watched or event.code:
                         watched.discard(event.name)
                         refuse_failure(event)
@@ -311,13 +313,13 @@ def refuse_failure(event: "ChildExited") -> None:
 
     Raises:
         ConfigError: It refused what it was asked.
-        TransientError: It went on failing.
+        TransientError: It went on failing, or its disk is full.
         ServiceError: It has a bug.
     """
     if event.code == 0:
         return
-    said = event.log_tail.strip().splitlines()
-    last = said[-1].removeprefix("astra: ") if said else "nothing"
+    refuse_full_disk(event)
+    last = last_words(event)
     if event.code == USER_MISTAKE:
         raise ConfigError(last)
     what = (
