@@ -19,8 +19,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         """Start empty; ``clock`` says when an object is written."""
-        self._objects: dict[str, bytes] = {}
-        self._modified_s: dict[str, float] = {}
+        self._objects: dict[str, tuple[bytes, float]] = {}
         self._clock = clock or SystemClock()
         self._lock = Lock()
 
@@ -28,8 +27,8 @@ class MemoryStore:
         """Write an object that does not exist yet; see ``Store.put``."""
         given = bytes(data)
         with self._lock:
-            self._modified_s.setdefault(checked_key(key), self._clock.now_s())
-            if self._objects.setdefault(key, given) != given:
+            written = (given, self._clock.now_s())
+            if self._objects.setdefault(checked_key(key), written)[0] != given:
                 raise other_bytes(key, "memory")
 
     def put_file(self, key: str, path: Path) -> None:
@@ -39,7 +38,7 @@ class MemoryStore:
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """Read an object of at most ``max_bytes``; see ``Store.get``."""
         with self._lock:
-            data = self._objects[checked_key(key)]
+            data, _ = self._objects[checked_key(key)]
         if len(data) > max_bytes:
             raise too_large(key, len(data), max_bytes)
         return data
@@ -54,8 +53,8 @@ class MemoryStore:
         """Objects whose keys begin with a prefix, in the order of their keys."""
         with self._lock:
             found = sorted(
-                StoredObject(key, len(data), self._modified_s[key])
-                for key, data in self._objects.items()
+                StoredObject(key, len(data), modified_s)
+                for key, (data, modified_s) in self._objects.items()
                 if key.startswith(prefix)
             )
         yield from found
@@ -64,4 +63,3 @@ class MemoryStore:
         """Remove an object; none is no error."""
         with self._lock:
             self._objects.pop(checked_key(key), None)
-            self._modified_s.pop(key, None)

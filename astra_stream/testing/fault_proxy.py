@@ -7,7 +7,8 @@ import http.client
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,6 +70,8 @@ class FaultProxy:
     def __init__(self, upstream: str) -> None:
         self._address = urlsplit(upstream)
         self._lock = threading.Lock()
+        self._open = 0
+        self._ended = threading.Condition(self._lock)
         self._decide: Callable[[Request], Fault | None] = lambda _: None
         self._left = 0
         self.closed = threading.Event()
@@ -78,7 +81,7 @@ class FaultProxy:
         """Requests that a fault befell."""
         self.struck = threading.Event()
         """Set by the first of them."""
-        self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
+        self._server = _Server(("127.0.0.1", 0), partial(_Exchange, self))
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
@@ -116,6 +119,23 @@ class FaultProxy:
         with self._lock:
             self._left = 0
 
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is under way; one that its client gave up may still be."""
+        with self._ended:
+            return self._ended.wait_for(lambda: not self._open, timeout_s)
+
+    @contextmanager
+    def under_way(self) -> Generator[None]:
+        """Count a request while it is."""
+        with self._lock:
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._open -= 1
+                self._ended.notify_all()
+
     def fault_of(self, request: Request) -> Fault:
         """What befalls a request; counts it."""
         with self._lock:
@@ -146,7 +166,7 @@ class FaultProxy:
             connection.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def __init__(self, proxy: FaultProxy, *connection: Any) -> None:
@@ -155,6 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_any(self) -> None:
         self.close_connection = True
+        with self._proxy.under_way():
+            self._exchange()
+
+    def _exchange(self) -> None:
         request = Request(self.command, self.path, dict(self.headers.items()))
         fault = self._proxy.fault_of(request)
         self._proxy.closed.wait(fault.wait_s)

@@ -44,10 +44,11 @@ def all_faults(s3_store_settings: dict[str, str]) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def faults(all_faults: FaultProxy) -> FaultProxy:
-    all_faults.heal()
+def faults(all_faults: FaultProxy) -> Iterator[FaultProxy]:
     all_faults.requests.clear()
-    return all_faults
+    yield all_faults
+    all_faults.heal()
+    assert all_faults.wait_idle(10.0), "a request that was given up acts on the next test"
 
 
 @pytest.fixture(scope="module")

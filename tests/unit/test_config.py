@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra_stream.config import RunConfig, load_run, resolved
-from astra_stream.config.tables import SECONDS, Table, _seconds
+from astra_stream.config.tables import SECONDS, Table, seconds
 from astra_stream.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,7 +229,7 @@ def test_a_resolved_file_masks_secrets_and_keeps_names(tmp_path: Path) -> None:
 
 @given(st.floats(1e-6, 1e6), st.sampled_from(sorted(SECONDS)))
 def test_a_duration_is_its_number_times_its_unit(number: float, unit: str) -> None:
-    assert _seconds(f"{number:.9f}{unit}") == pytest.approx(number * SECONDS[unit], rel=1e-3)
+    assert seconds(f"{number:.9f}{unit}") == pytest.approx(number * SECONDS[unit], rel=1e-3)
 
 
 def all_tables(model: type[Table] = Table) -> list[type[Table]]:
