@@ -64,7 +64,7 @@ def open_store(
     Raises:
         ConfigError: As for ``open_log``.
     """
-    from astra_stream.store.s3 import S3Store
+    from astra_stream.store.s3 import DEADLINE_S, S3Store
 
     store = config.store
     if store is not None:
@@ -85,7 +85,7 @@ def open_store(
         access_key=stack.s3_access_key,
         secret_key=stack.s3_secret_key,
         region="us-east-1",
-        **({} if deadline_s is None else {"deadline_s": deadline_s}),
+        deadline_s=DEADLINE_S if deadline_s is None else deadline_s,
     )
 
 

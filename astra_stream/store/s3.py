@@ -40,6 +40,8 @@ from astra_stream.store.tries import Tries
 
 T = TypeVar("T")
 
+DEADLINE_S = 30.0
+"""Seconds after which a failing call is not tried again, unless said."""
 _UNREACHED = (NoConnectionError, HTTPClientError, IncompleteReadError)
 """What a client raises where there is no answer, or no whole one."""
 
@@ -72,7 +74,7 @@ class S3Store:
         access_key: str,
         secret_key: str,
         region: str = "us-east-1",
-        deadline_s: float = 30.0,
+        deadline_s: float = DEADLINE_S,
         checksums: Literal["when_required", "when_supported"] = "when_supported",
         clock: Clock | None = None,
     ) -> None:

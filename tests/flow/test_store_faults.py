@@ -17,7 +17,7 @@ from astra_stream.algorithms.packing import pack_batch
 from astra_stream.analysis.orphans import PENDING, UNPLACED, read_orphans
 from astra_stream.clock import FixedClock, SystemClock
 from astra_stream.declarations import declared
-from astra_stream.errors import TransientError
+from astra_stream.errors import TransientError, WeightsError
 from astra_stream.log.codec import Codec
 from astra_stream.log.memory import MemoryLog
 from astra_stream.log.names import TopicNames
@@ -319,3 +319,15 @@ def test_a_trainer_killed_before_its_first_version_leaves_nothing_that_may_go(tm
     assert sorted(left.values()) == sorted([PENDING, UNPLACED])
     train(log, store, tmp_path / "second")
     assert sweep(log, store, delete=True) == {}
+
+
+def test_a_sweep_that_cannot_know_what_a_checkpoint_names_deletes_nothing(tmp_path):
+    log, store = make_log(), MemoryStore()
+    train(log, store, tmp_path)
+    store.put("weights/main/0/00000001/model-0123.safetensors", b"old")
+    index = next(one.checkpoint for one in announced(log) if one.checkpoint)
+    store.delete(index)
+    before = list(store.list(""))
+    with pytest.raises(WeightsError, match=f"{index} must have sha256 .*: got no object"):
+        sweep(log, store, delete=True)
+    assert list(store.list("")) == before

@@ -34,7 +34,7 @@ class FragileStore(MemoryStore):
             self.put(key, data)
 
     def keys(self, prefix: str) -> list[str]:
-        return [key for key, _ in self.list(prefix)]
+        return [found.key for found in self.list(prefix)]
 
 
 def flip(data: bytes) -> bytes:
