@@ -25,7 +25,7 @@ from astra_stream.log.interface import (
     Transaction,
     Writer,
 )
-from astra_stream.store.blobs import Store
+from astra_stream.store.blobs import Store, StoredObject
 
 ALONE = "alone"
 """Name of a transaction that holds positions and no record."""
@@ -331,7 +331,7 @@ class CrashingStore:
         self._life.require_alive()
         self._store.get_file(key, path, max_bytes=max_bytes)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         """See ``Store.list``."""
         self._life.require_alive()
         return self._store.list(prefix)

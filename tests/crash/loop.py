@@ -51,7 +51,7 @@ from astra_stream.testing.crashes import (
     CrashingStore,
     Life,
 )
-from astra_stream.training.checkpoints import CheckpointStore
+from astra_stream.training.checkpoints import CheckpointStore, checkpoint_objects
 from astra_stream.training.interface import ExportedWeights
 from astra_stream.training.retraining import train_again
 from astra_stream.training.service import Trainer, TrainerSettings
@@ -284,10 +284,9 @@ class Loop:
                 clock=CLOCK,
             )
         )
-        ledger.present = dict(self.store.list(""))
-        checkpoints = CheckpointStore(self.store, policy=POLICY, directory=self.directory / "audit")
+        ledger.present = {found.key: found.size_bytes for found in self.store.list("")}
         for key in {one.record.checkpoint for one in ledger.announced} - {""}:
-            ledger.checkpoints[key] = checkpoints.files(key)
+            ledger.checkpoints[key] = checkpoint_objects(self.store, key)
         return audit(ledger)
 
 
