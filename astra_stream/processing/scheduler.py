@@ -7,7 +7,7 @@ prompt or too many drops in a row it writes a closing record and is done.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ SelectPrompts = Callable[[int, int], np.ndarray]
 
 CURSOR = "cursor"
 SLOT = "slot/"
+ENDS = ("trained", "dropped")
+"""Events that give a group's slot back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Cursor:
     steps_done: int = 0
     num_drops: int = 0
     """Drops since a group was last trained."""
+    drop_reasons: Mapping[str, int] = field(default_factory=dict)
+    """How many of them had which reason."""
     closed: str = ""
     """Why nothing more is issued; empty while it goes on."""
 
@@ -95,7 +99,6 @@ class Scheduler:
         self._slots: dict[str, int] = {}
         self._loads = [0] * settings.num_partitions
         self._running: set[str] = set()
-        self._drop_reasons: Counter[str] = Counter()
 
     def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
         """Take over the open groups and the place in the prompts."""
@@ -145,18 +148,18 @@ class Scheduler:
         if outcome.group_id in self._running:
             self._running.remove(outcome.group_id)
             self._loads[place] -= 1
-        if outcome.event == "completed":
+        if outcome.event not in ENDS:
             yield Keep(key, [place, False])
             return
         del self._slots[outcome.group_id]
         yield Forget(key)
         if outcome.event == "trained":
             steps = max(self._cursor.steps_done, outcome.trained_version + 1)
-            self._cursor = replace(self._cursor, steps_done=steps, num_drops=0)
-            self._drop_reasons.clear()
-        elif outcome.event == "dropped":
-            self._cursor = replace(self._cursor, num_drops=self._cursor.num_drops + 1)
-            self._drop_reasons[outcome.reason] += 1
+            self._cursor = replace(self._cursor, steps_done=steps, num_drops=0, drop_reasons={})
+        else:
+            reasons = Counter(self._cursor.drop_reasons) + Counter([outcome.reason])
+            num_drops = self._cursor.num_drops + 1
+            self._cursor = replace(self._cursor, num_drops=num_drops, drop_reasons=dict(reasons))
 
     def _issue(self, now_s: float) -> Iterator[Effect]:
         room = self._settings.rule.room(
@@ -231,7 +234,7 @@ class Scheduler:
         if cursor.steps_done >= settings.rule.steps:
             return "steps_done"
         if settings.on_no_signal == "stop" and cursor.num_drops > settings.max_drops:
-            most = self._drop_reasons.most_common(1)
+            most = Counter(cursor.drop_reasons).most_common(1)
             return f"no_signal: {most[0][0]}" if most else "no_signal"
         exhausted = cursor.covers and cursor.index >= cursor.covers and self._is_last_epoch()
         return "prompts_exhausted" if exhausted else ""
