@@ -24,14 +24,16 @@ def open_codec() -> Codec:
 
 
 @contextmanager
-def embedded_broker(policies: Sequence[str] = ("main",), *, cores: int = CORES) -> Iterator[str]:
+def embedded_broker(
+    policies: Sequence[str] = ("main",), *, pools: Sequence[str] = ("main",), cores: int = CORES
+) -> Iterator[str]:
     """A new broker and its address; it and all that this process starts share ``cores`` cores."""
     pin(cores)
     with (
         tempfile.TemporaryDirectory(prefix="astra-bench-", ignore_cleanup_errors=True) as directory,
         start_stack(Path(directory)) as stack,
     ):
-        topics = declared_topics(NAMES.run, policies, ["main"], {}, directory=declared("topics"))
+        topics = declared_topics(NAMES.run, policies, pools, {}, directory=declared("topics"))
         KafkaAdmin(stack.bootstrap).create(topics)
         yield stack.bootstrap
 

@@ -31,6 +31,7 @@ QUICK = {
     "engine_throughput": ["--prompts", "32", "--max-new-tokens", "16", "--rounds", "1"],
     "learning": ["--seeds", "0", "--steps", "10"],
     "recovery": ["--rounds", "1"],
+    "repeated_work": ["--tasks", "100", "--rounds", "1"],
     "smollm2": ["--steps", "2"],
     "synchronous_reference": ["--seeds", "0", "--steps", "5"],
     "trainer_wait": ["--steps", "10", "--long-steps", "2"],
