@@ -48,7 +48,7 @@ FIRST = PolicyVersion(0, 0)
 
 
 class ContiguousRequests(HeldRequests):
-    """Commits as most consumers do: up to the oldest unfinished request, and no word of the rest."""
+    """Commits as most consumers do: up to the oldest unfinished request, no word of the rest."""
 
     def positions(self, deliveries: Collection[Delivery]) -> dict[Partition, Committed]:
         return {p: Committed(found.offset) for p, found in super().positions(deliveries).items()}
