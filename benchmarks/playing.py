@@ -44,6 +44,8 @@ TURN_S = 0.1
 TURN_TOKENS = 8
 REPLY = [7] * TURN_TOKENS
 CONTEXT_TOKENS = 100_000
+CLOSE_S = 60.0
+"""Longest that a worker takes to end once the run is over."""
 FIRST = PolicyVersion(0, 0)
 
 
@@ -220,7 +222,8 @@ class Pool:
 
     def start_worker(self, slot: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["playing"])
+        # What takes seconds and half a gigabyte to import is shared.
+        context.set_forkserver_preload(["astra_stream.rollout.service"])
         self.diaries[slot] = Diary(self._directory / f"{self.name}-{slot}")
         arguments = (self._bootstrap, self.name, slot, str(self.diaries[slot].path))
         process = context.Process(target=play, args=arguments, kwargs=self._options, daemon=True)
@@ -260,8 +263,10 @@ class Pool:
     def close(self) -> None:
         """Let the workers end by themselves."""
         self.announce("final")
-        for process in self.processes.values():
-            process.join()
+        for slot, process in self.processes.items():
+            process.join(CLOSE_S)
+            if process.exitcode != 0:
+                raise RuntimeError(f"{self.name}: worker {slot} must end: got {process.exitcode}")
         self._results.close()
         self._writer.close()
         self._log.close()
