@@ -192,7 +192,10 @@ class KafkaLog:
             except KafkaException as exception:
                 if error_of(exception).code() != KafkaError._NOENT:
                     raise
-                # A broker that has just started does not lead its partitions yet.
+                # A broker that has just started leads nothing yet, and the client would remember
+                # that for minutes: ask anew who leads.
+                for topic in {p.topic for p in partitions}:
+                    self._admin.list_topics(topic, timeout_s)
                 raise NotYetError from exception
 
         try:

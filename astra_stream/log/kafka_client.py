@@ -120,9 +120,6 @@ class Connection:
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": 500,
             "retry.backoff.ms": 2,
-            # After a re-bootstrap an idle producer does not find its coordinator again: its next
-            # positions never return. The addresses that it knows are those of the same cluster.
-            "metadata.recovery.strategy": "none",
             "error_cb": self.note,
             "logger": NATIVE_LOG,
             **self._security,

@@ -277,6 +277,9 @@ def _settings(connection: Connection, transactional_id: str) -> Settings:
     return {
         **connection.settings(),
         "transactional.id": transactional_id,
+        # After a re-bootstrap an idle producer does not find its coordinator again: its next
+        # positions never return. The addresses that it knows are those of the same cluster.
+        "metadata.recovery.strategy": "none",
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "enable.idempotence": True,
         "acks": "all",

@@ -19,6 +19,7 @@ class Admin:
 
     def __init__(self, answers: list[int]) -> None:
         self.answers = answers
+        self.refreshed: list[str] = []
 
     def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future]:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -28,6 +29,9 @@ class Admin:
         else:
             future.set_result(ListOffsetsResultInfo(answer, 0, 0))
         return dict.fromkeys(asked, future)
+
+    def list_topics(self, topic: str, timeout_s: float) -> None:
+        self.refreshed.append(topic)
 
     def poll(self, timeout_s: float) -> None:
         pass
@@ -41,6 +45,7 @@ def log_with(answers: list[int], monkeypatch: pytest.MonkeyPatch) -> kafka.Kafka
 def test_a_broker_that_does_not_lead_its_partitions_yet_is_asked_again(monkeypatch):
     log = log_with([KafkaError._NOENT, KafkaError._NOENT, 7], monkeypatch)
     assert log.end_offsets([PLACE]) == {PLACE: 7}
+    assert log._admin.refreshed == ["t", "t"]
     log.close()
 
 
