@@ -2,6 +2,9 @@
 
     python crashing.py PLAN.json
 
+A service may also stop at a point, as if it were dead: another takes its place at once, and wakes
+it after the first transaction of its own.
+
 A life is a fork of a process that has imported everything, so that it begins at once. To broker and
 store it is a process of its own: SIGKILL ends it, and its connections with it.
 """
@@ -10,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -22,6 +26,7 @@ from astra_stream.local.stack import StackInfo
 from astra_stream.testing.crashes import CrashingLog, CrashingStore, Life
 
 TRY_AGAIN = 75
+ZOMBIE_ENDED = "zombie ended with "
 FLUSH_S = 5.0
 
 
@@ -37,6 +42,12 @@ class Plan:
     """Name to the points at which it dies, each once."""
     kills_at: dict[str, dict[str, int]]
     """Name to point to the process that it kills there, once, and lives on."""
+    stops_at: dict[str, str]
+    """Name to the point at which it stops, once, until its successor wakes it."""
+
+    def zombie(self, name: str) -> Path:
+        """The file with the pid of the life of a service that has stopped."""
+        return Path(self.directory) / f"{name}.zombie"
 
     def reached(self, name: str) -> Path:
         """The file of points that a service has reached, one a line."""
@@ -53,11 +64,23 @@ class PlannedLife(Life):
         known = self._file.read_text().splitlines()
         kills = plan.kills_at.get(name, {})
         self._kills_at = {point: pid for point, pid in kills.items() if point not in known}
+        stops_at = plan.stops_at.get(name, "")
+        self._stops_at = "" if stops_at in known else stops_at
+        self._zombie = plan.zombie(name)
         left = [point for point in plan.dies_at.get(name, []) if point not in known]
         super().__init__(dict.fromkeys(left, 1), die=self._kill_self)
 
     def passes(self, point: str) -> None:
-        """Kill somebody else, or this process."""
+        """Kill somebody else, or this process; stop, or wake who has stopped."""
+        if point == self._stops_at:
+            self._stops_at = ""
+            self._reach(point)
+            self._zombie.write_text(str(os.getpid()))
+            # To this thread: sent to the process, another may take it, and this one goes on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        elif point.startswith("after commit") and self._zombie.exists():
+            os.kill(int(self._zombie.read_text()), signal.SIGCONT)
+            self._zombie.unlink()
         if victim := self._kills_at.pop(point, 0):
             self._reach(point)
             os.kill(victim, signal.SIGKILL)
@@ -96,30 +119,45 @@ def live(plan: Plan, name: str) -> NoReturn:
     os._exit(code)
 
 
-def keep_up(plan: Plan) -> None:
-    """Start every service, and again as often as it is to be, until all have finished."""
-    began_s = time.monotonic()
-    living: dict[int, str] = {}
-    num_lives: Counter[str] = Counter()
+class Keeper:
+    """Starts every service, and again as often as it is to be, until all have finished."""
 
-    def start(name: str) -> None:
-        num_lives[name] += 1
-        if num_lives[name] > 2 * len(plan.dies_at.get(name, [])) + 10:
-            sys.exit(f"{name} must finish: got {num_lives[name]} lives")
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._began_s = time.monotonic()
+        self._living: dict[int, str] = {}
+        self._zombies: dict[int, str] = {}
+        self._num_lives: Counter[str] = Counter()
+
+    def keep_up(self) -> None:
+        for name in self._plan.commands:
+            self._start(name)
+        while self._living or self._zombies:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            if os.WIFSTOPPED(status):
+                self._zombies[pid] = self._living.pop(pid)
+                self._start(self._zombies[pid])
+            elif pid in self._zombies:
+                with self._plan.reached(self._zombies.pop(pid)).open("a") as file:
+                    file.write(f"{ZOMBIE_ENDED}{os.waitstatus_to_exitcode(status)}\n")
+            else:
+                self._ended(self._living.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def _start(self, name: str) -> None:
+        self._num_lives[name] += 1
+        if self._num_lives[name] > 2 * len(self._plan.dies_at.get(name, [])) + 10:
+            sys.exit(f"{name} must finish: got {self._num_lives[name]} lives")
         pid = os.fork()
         if pid == 0:
-            live(plan, name)
-        living[pid] = name
+            live(self._plan, name)
+        self._living[pid] = name
 
-    for name in plan.commands:
-        start(name)
-    while living:
-        pid, status = os.wait()
-        name, code = living.pop(pid), os.waitstatus_to_exitcode(status)
-        at_s = time.monotonic() - began_s
-        sys.stderr.write(f"{at_s:6.1f} s: {name} ended with {code}, life {num_lives[name]}\n")
+    def _ended(self, name: str, code: int) -> None:
+        at_s = time.monotonic() - self._began_s
+        life = self._num_lives[name]
+        sys.stderr.write(f"{at_s:6.1f} s: {name} ended with {code}, life {life}\n")
         if code in (TRY_AGAIN, -signal.SIGKILL):
-            start(name)
+            self._start(name)
         elif code:
             sys.exit(f"{name} must end with 0: got {code}")
 
@@ -145,4 +183,4 @@ def import_everything() -> None:
 if __name__ == "__main__":
     planned = Plan(**json.loads(Path(sys.argv[1]).read_text()))
     import_everything()
-    keep_up(planned)
+    Keeper(planned).keep_up()

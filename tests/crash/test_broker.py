@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from astra_stream.local.supervisor import Service
-from tests.crash.crashing import Plan
+from tests.crash.crashing import TRY_AGAIN, ZOMBIE_ENDED, Plan
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -65,6 +65,17 @@ DIES_AT = {
 }
 
 
+STOPS_AT = {
+    "scheduler": "after positions requests",
+    "rollout-0": "after positions trajectories",
+    "pipeline": "after positions groups",
+    "assembler": "after positions batches",
+    "train": "after positions weights",
+    "evaluator": "after positions requests",
+}
+"""Between sending positions and committing them."""
+
+
 @pytest.fixture
 def plan(run: Any, lab: Any) -> Plan:
     servers = lab.stack.supervisor.pids()
@@ -72,6 +83,7 @@ def plan(run: Any, lab: Any) -> Plan:
         directory=str(run.directory),
         commands={name: list(service.argv[3:]) for name, service in run.services.items()},
         dies_at=DIES_AT,
+        stops_at={},
         kills_at={
             "train": {
                 "before put weights/model.safetensors": servers["store"],
@@ -96,13 +108,17 @@ def run(lab: Any) -> Any:
     )
 
 
-def test_a_run_whose_roles_die_after_each_of_their_effects_is_whole(run: Any, plan: Plan) -> None:
+def carry_out(plan: Plan, run: Any) -> None:
     path = run.directory / "plan.json"
     path.write_text(json.dumps(dataclasses.asdict(plan)))
     env = run.services["train"].env
     argv = (sys.executable, str(DRIVER), str(path))
     run.supervisor.start(Service(name="crashes", argv=argv, env=env))
     assert run.finish() == {"crashes": 0}, run.supervisor.log_tail("crashes")
+
+
+def test_a_run_whose_roles_die_after_each_of_their_effects_is_whole(run: Any, plan: Plan) -> None:
+    carry_out(plan, run)
     for name, points in DIES_AT.items():
         reached = plan.reached(name).read_text().splitlines()
         assert sorted(reached) == sorted([*points, *plan.kills_at.get(name, {})]), name
@@ -110,3 +126,11 @@ def test_a_run_whose_roles_die_after_each_of_their_effects_is_whole(run: Any, pl
     evaluations = run.records(run.names.evaluations)
     evaluated = list(dict.fromkeys(e.requested_version.number for e in evaluations))
     assert evaluated == [0, 3, STEPS]
+
+
+def test_a_zombie_of_every_role_changes_nothing(run: Any, plan: Plan) -> None:
+    carry_out(dataclasses.replace(plan, dies_at={}, kills_at={}, stops_at=STOPS_AT), run)
+    for name, point in STOPS_AT.items():
+        ended = f"{ZOMBIE_ENDED}{TRY_AGAIN}"
+        assert plan.reached(name).read_text().splitlines() == [point, ended], name
+    run.audit(steps=STEPS, retrain=True)
