@@ -1,9 +1,10 @@
 """Free ports on the loopback interface, remembered ones first.
 
-A port is only taken when its server listens, seconds after it was chosen; until then a
-reservation keeps two stacks that start at once from choosing the same one.
+A port is only taken while its server listens: not in the seconds after it was chosen, nor while a
+killed server is started again. A reservation keeps other stacks from choosing it meanwhile.
 """
 
+import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ _NUM_TRIES = 200
 
 
 class PortReservation:
-    """One free port per name, kept from other stacks on this machine until it is closed.
+    """One free port per name, kept from other stacks until it is closed or this process ends.
 
     Args:
         names: What the ports are for.
@@ -31,6 +32,7 @@ class PortReservation:
 
     def __init__(self, names: Sequence[str], *, remembered: Mapping[str, int]) -> None:
         self.ports: dict[str, int] = {}
+        """Name to port."""
         with ExitStack() as held:
             for name in names:
                 self.ports[name] = _reserve(name, remembered.get(name), held)
@@ -45,6 +47,10 @@ class PortReservation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other stacks have the ports."""
         self._held.close()
 
 
@@ -56,7 +62,7 @@ def _reserve(name: str, remembered: int | None, held: ExitStack) -> int:
             # An abstract name is visible to the whole machine and vanishes with its socket.
             claim.bind(f"\0astra-port-{port}")
             if is_free(port):
-                held.enter_context(claim)
+                held.callback(os.close, claim.detach())
                 return port
         claim.close()
     raise TransientError(

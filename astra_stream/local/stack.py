@@ -66,7 +66,10 @@ class Stack:
     after a crash on the same ports.
     """
 
-    def __init__(self, directory: Path, info: StackInfo, supervisor: Supervisor) -> None:
+    def __init__(
+        self, directory: Path, info: StackInfo, supervisor: Supervisor, ports: PortReservation
+    ) -> None:
+        self._ports = ports
         self.directory = directory
         self.info = info
         self.supervisor = supervisor
@@ -90,6 +93,7 @@ class Stack:
     def stop(self) -> None:
         """Stop both servers, killing what outlives the supervisor's grace, and keep their data."""
         self.supervisor.stop(_SERVERS)
+        self._ports.close()
         _mark_stopped(self.directory, self.info)
 
 
@@ -123,24 +127,26 @@ def start_stack(
     credentials = _credentials(remembered)
     supervisor = supervisor or Supervisor(directory / "logs", grace_s=_GRACE_S)
     wanted = remembered.ports if remembered else {}
-    with PortReservation(_PORT_NAMES, remembered=wanted) as ports:
+    reservation = PortReservation(_PORT_NAMES, remembered=wanted)
+    ports = reservation.ports
+    try:
         kafka = broker.kafka_server(directory, java=launcher, jars=jars, ports=ports)
         store = object_store.store_server(directory, credentials=credentials, ports=ports)
         deadline = time.monotonic() + start_timeout_s
-        try:
-            object_store.prepare_store(directory, credentials=credentials)
-            store.start(supervisor)
-            broker.prepare_broker(
-                directory, java=launcher, jars=jars, ports=ports, timeout_s=start_timeout_s
-            )
-            kafka.start(supervisor)
-            _wait_all(supervisor, [kafka, store], deadline)
-        except BaseException:
-            supervisor.stop(supervisor.pids().keys() & set(_SERVERS))
-            raise
+        object_store.prepare_store(directory, credentials=credentials)
+        store.start(supervisor)
+        broker.prepare_broker(
+            directory, java=launcher, jars=jars, ports=ports, timeout_s=start_timeout_s
+        )
+        kafka.start(supervisor)
+        _wait_all(supervisor, [kafka, store], deadline)
         info = _describe(ports, credentials, supervisor)
         _write(directory, info)
-    return Stack(directory, info, supervisor)
+    except BaseException:
+        supervisor.stop(supervisor.pids().keys() & set(_SERVERS))
+        reservation.close()
+        raise
+    return Stack(directory, info, supervisor, reservation)
 
 
 def read_stack(directory: Path) -> StackInfo:

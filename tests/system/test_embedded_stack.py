@@ -18,6 +18,7 @@ from astra_stream.errors import ConfigError, TransientError
 from astra_stream.local import (
     ProcessIdentity,
     Supervisor,
+    ports,
     read_stack,
     start_stack,
     stop_stack,
@@ -160,6 +161,13 @@ def test_the_address_file_is_private_and_no_log_holds_the_secret(stack):
 def test_a_second_stack_in_the_same_directory_is_refused(stack):
     with pytest.raises(ConfigError, match="must have no running stack"):
         start_stack(stack.directory)
+
+
+def test_the_ports_of_a_stack_are_kept_from_others_also_while_a_server_is_down(stack, monkeypatch):
+    monkeypatch.setattr(ports, "is_free", lambda _: True)
+    mine = stack.info.ports
+    with ports.PortReservation([*mine], remembered=mine) as others:
+        assert not set(mine.values()) & set(others.values())
 
 
 def test_a_killed_server_comes_back_with_its_data(stack):
