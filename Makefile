@@ -50,7 +50,7 @@ bench: .venv/.test  ## Run every benchmark and print the rows that miss their go
 	$(BIN)/python benchmarks/run_all.py
 
 chaos: .venv/.test  ## Strike the processes of a run 200 times, then prove that nothing was lost.
-	$(BIN)/astra chaos examples/arithmetic/run.toml --kills $(KILLS) --seed $(SEED) --gap 5 \
+	$(BIN)/astra chaos examples/arithmetic/run.toml --kills $(KILLS) --seed $(SEED) --gap 3 \
 	    --set rollout.workers=2 --set steps=300 $(CHAOS_FLAGS)
 
 docs: .venv/.test  ## Check every Python and TOML block of the README and docs/.

@@ -26,7 +26,7 @@ def main() -> None:
     arguments = report.parser(QUESTION)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     arguments.add_argument("--kills", type=int, default=200)
-    arguments.add_argument("--gap", type=float, default=5.0, help="mean seconds between two")
+    arguments.add_argument("--gap", type=float, default=3.0, help="mean seconds between two")
     arguments.add_argument("--steps", type=int, default=STEPS)
     options = arguments.parse_args()
     rows: list[Row] = []

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from astra_stream.local.supervisor import Supervisor
     from astra_stream.records import Prompt
 
-
 POLL_S = 0.25
 SPREAD = ("p50", "p95", "max")
 STOPPED = (0, 128 + signal.SIGTERM)
 """How a service ends that is told to once, or twice."""
+BROKER_DURING = "broker, in "
+"""Before the name of the service in whose transaction the broker was killed."""
 MANY_RESTARTS = 1_000_000
 """A child that is killed on purpose has not failed."""
 
@@ -49,9 +50,10 @@ def chaos(
 ) -> int:
     """Train while rollout workers, processors, trainer, broker and store are struck; then audit.
 
-    Most strikes are SIGKILL, some SIGTERM, a tenth a pause that outlasts a session, and a tenth
-    hit the broker. The run goes on to its last step. The audit trains its batches once more and
-    compares every hash. Exit code: 1 where anything was lost, counted twice or differs.
+    Most strikes are SIGKILL, some SIGTERM, a tenth hit the broker, and a tenth are pauses that
+    outlast a session, half of them between the positions of a transaction and its commit. The run
+    goes on to its last step. The audit trains its batches once more and compares every hash. Exit
+    code: 1 where anything was lost, counted twice or differs.
     """
     from astra_stream.cli.validation import validate_run
     from astra_stream.config import load_run
@@ -99,7 +101,7 @@ class ChaosRun:
 
     def __init__(self, config: "RunConfig", directory: Path, plan: "Plan") -> None:
         self._config = config
-        self._run = LocalRun(config, directory)
+        self._run = LocalRun(config, directory, entry=self._entry)
         self._directory = directory
         self._plan = plan
         self._restarts: Counter[str] = Counter()
@@ -122,7 +124,7 @@ class ChaosRun:
             stack = self._run.begin(supervisor, prompts)
             services = [service.name for service in self._run.services()]
             servers = sorted(supervisor.pids().keys() - set(services))
-            chaos = Chaos(supervisor, self._plan(services, servers))
+            chaos = Chaos(supervisor, self._plan(services, servers), hold_file=self._hold_file)
             chaos.start()
             try:
                 self._watch(supervisor, chaos, stack)
@@ -143,6 +145,13 @@ class ChaosRun:
             "batches_trained_again": work.num_trained_again,
             **facts_of(report),
         }
+
+    def _hold_file(self, name: str) -> Path:
+        return self._directory / f"{name}.hold"
+
+    def _entry(self, name: str) -> tuple[str, ...]:
+        """Every service can be stopped in the middle of a transaction."""
+        return (sys.executable, "-m", "astra_stream.cli.holdable", str(self._hold_file(name)))
 
     def _work(self, stack: "StackInfo | None") -> "Work":
         from astra_stream.analysis.recovery import read_work
@@ -189,7 +198,8 @@ class ChaosRun:
                 tail.poll(POLL_S)
                 running -= self._ended(supervisor, chaos)
                 for _, strike in chaos.done[num_said:]:
-                    say(f"{len(tail.state.versions)} versions: {strike.kind} {strike.name}")
+                    during = f" in a transaction of {strike.during}" if strike.during else ""
+                    say(f"{len(tail.state.versions)} versions: {strike.kind} {strike.name}{during}")
                     num_said += 1
                 stall = stalls.line(tail.state, clock.now_s())
                 if stall and stall != said:
@@ -216,9 +226,12 @@ class ChaosRun:
 
 
 def strikes_by_name(strikes: "Sequence[Strike]") -> dict[str, dict[str, int]]:
-    """How often each process was struck in each way."""
+    """How often each process was struck in each way; a broker in a transaction apart."""
     found: dict[str, dict[str, int]] = {}
-    for (name, kind), count in sorted(Counter((s.name, s.kind) for s in strikes).items()):
+    counts = Counter(
+        (f"{BROKER_DURING}{s.during}" if s.during else s.name, s.kind) for s in strikes
+    )
+    for (name, kind), count in sorted(counts.items()):
         found.setdefault(name, {})[kind] = count
     return found
 
@@ -226,11 +239,22 @@ def strikes_by_name(strikes: "Sequence[Strike]") -> dict[str, dict[str, int]]:
 def times_by_name(
     done: "Sequence[tuple[float, Strike]]", work: "Work"
 ) -> dict[str, dict[str, float]]:
-    """Seconds from kill or stop to the next work, over the strikes of each process."""
+    """Seconds from kill or stop to the next work, over the strikes of each process.
+
+    Of a broker that was killed during a service's transaction, to the next work of that service.
+    """
     from astra_stream.analysis.recovery import times_to_work
 
-    strikes = ((at_s, strike.name) for at_s, strike in done if strike.kind != "pause")
-    return {name: spread(v) for name, v in sorted(times_to_work(strikes, work.times_s).items())}
+    found: dict[str, dict[str, float]] = {}
+    for is_during in (False, True):
+        strikes = [
+            (at_s, strike.during or strike.name)
+            for at_s, strike in done
+            if strike.kind in ("kill", "stop") and bool(strike.during) == is_during
+        ]
+        for name, times_s in sorted(times_to_work(strikes, work.times_s).items()):
+            found[f"{BROKER_DURING}{name}" if is_during else name] = spread(times_s)
+    return found
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -259,7 +283,7 @@ def facts_of(report: "AuditReport") -> dict[str, Any]:
 
 def show(found: dict[str, Any], *, title: str) -> None:
     """Print who was struck, and what came of it."""
-    kinds, times = ("kill", "stop", "pause"), found["back_at_work_s"]
+    kinds, times = ("kill", "stop", "pause", "hold"), found["back_at_work_s"]
     rows = [
         {
             "process": name,

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +76,19 @@ def run(
     _show(directory, steps=config.steps, as_json=as_json)
 
 
+def astra(_name: str) -> tuple[str, ...]:
+    """The command ``astra`` of this installation."""
+    return (sys.executable, "-m", "astra_stream.cli")
+
+
 @dataclass(frozen=True)
 class LocalRun:
     """A run whose services, and servers where the run file names none, are children of this one."""
 
     config: "RunConfig"
     directory: Path
+    entry: Callable[[str], tuple[str, ...]] = astra
+    """Name of a service to the program that its command is given to."""
 
     def train(self, prompts: "list[Prompt]") -> None:
         """Start what is needed, wait for the end, leave the summary and the picture.
@@ -137,11 +145,10 @@ class LocalRun:
         found = []
         for name, (command, *arguments) in commands.items():
             is_tensor_service = name.startswith(("train", "rollout"))
-            argv = (sys.executable, "-m", "astra_stream.cli", command, str(self._run_file()))
             found.append(
                 Service(
                     name=name,
-                    argv=(*argv, *arguments),
+                    argv=(*self.entry(name), command, str(self._run_file()), *arguments),
                     env=self._environment(share if is_tensor_service else "1"),
                 )
             )

@@ -27,6 +27,8 @@ def test_strikes_at_random_lose_nothing_and_change_no_weights(lab):
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found["kills"] == NUM_STRIKES
+    assert sum(kinds.get("hold", 0) for kinds in found["strikes"].values()) == 1
+    assert sum(name.startswith("broker, in") for name in found["strikes"]) == 1
     assert found["versions"] == STEPS + 1
     assert (found["lost"], found["duplicated"], found["violations"]) == (0, 0, [])
     assert found["hashes_equal"]
