@@ -143,6 +143,7 @@ def processor_service(
     is_singleton: bool = True,
     slot: int = 0,
     closes_on_topic: str = "",
+    state_directory: Path | None = None,
 ) -> "ProcessorService":
     """The loop for a processor of this run."""
     from astra_stream.processing.service import ProcessorService
@@ -161,6 +162,7 @@ def processor_service(
         slot=slot,
         max_messages=parts.max_messages,
         closes_on_topic=closes_on_topic,
+        state_directory=state_directory,
     )
 
 

@@ -137,7 +137,7 @@ class LocalRun:
                 for slot in range(self.config.rollout.workers)
             },
             "scheduler": ("schedule",),
-            "pipeline": ("process", "pipeline"),
+            "pipeline": ("process", "pipeline", *self._state()),
             "assembler": ("process", "assembler"),
         }
         if self.config.evaluate is not None:
@@ -163,6 +163,10 @@ class LocalRun:
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
         }
+
+    def _state(self) -> tuple[str, ...]:
+        on_disk = self.config.local.state == "disk"
+        return ("--work", str(self.directory / "state")) if on_disk else ()
 
     def _run_file(self) -> Path:
         return self.directory / RUN_FILE

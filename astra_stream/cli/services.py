@@ -24,6 +24,11 @@ WorkDirectory = Annotated[
     Parameter(name="--work", help="Directory for weights on their way; absent is a temporary one."),
 ]
 
+StateDirectory = Annotated[
+    Path | None,
+    Parameter(name="--work", help="Directory for files of the pipeline's state; absent is memory."),
+]
+
 
 def schedule(run_file: RunFile, *, overrides: Overrides = (), stack: StackDirectory = None) -> None:
     """Issue rollout requests as far as staleness allows, until the run is over."""
@@ -114,6 +119,7 @@ def process(
     part: Annotated[Literal["pipeline", "assembler"], Parameter(help="Which of the two.")],
     *,
     slot: Slot = 0,
+    work: StateDirectory = None,
     overrides: Overrides = (),
     stack: StackDirectory = None,
 ) -> None:
@@ -122,7 +128,7 @@ def process(
 
     with assembly.service_parts(part, run_file, overrides, stack) as parts:
         if part == "pipeline":
-            _pipeline(parts, slot)
+            _pipeline(parts, slot, work)
         else:
             _assembler(parts)
 
@@ -208,7 +214,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _pipeline(parts: "Parts", slot: int) -> None:
+def _pipeline(parts: "Parts", slot: int, state_directory: Path | None) -> None:
     from astra_stream.cli import assembly
     from astra_stream.processing.pipeline import Pipeline
 
@@ -220,6 +226,7 @@ def _pipeline(parts: "Parts", slot: int) -> None:
         is_singleton=False,
         slot=slot,
         closes_on_topic=topics.weights(policy),
+        state_directory=state_directory,
     )
     pipeline = Pipeline(
         assembly.stages(parts),

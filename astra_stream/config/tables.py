@@ -162,6 +162,8 @@ class LocalConfig(Table):
     """A java of version 17 or newer; absent takes the installed wheel's."""
     cores: int | None = Field(default=None, ge=1)
     """Cores to share among the services; absent takes those this process may use."""
+    state: Literal["memory", "disk"] = "memory"
+    """Where the pipeline's state is: open groups, and what its stages remember."""
 
 
 class PromptsConfig(Table):

@@ -5,7 +5,7 @@ it. The runtime writes all effects of a poll in one transaction with the positio
 whose transaction failed is thrown away with its process, and the next one is restored.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,8 +79,12 @@ class Processor(Protocol):
         """Word for logs, dead letters and the changelog's name."""
         ...
 
-    def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
-        """Take over a partition's state, by key; called once before its first record."""
+    def restore(self, partition: int, entries: MutableMapping[str, Any]) -> None:
+        """Take over a partition's state, by key; called once before its first record.
+
+        It is the processor's from now on. It may be in a file: a change of it lasts beyond the
+        transaction only if ``Keep`` or ``Forget`` say so too.
+        """
         ...
 
     def release(self, partition: int) -> None:

@@ -6,14 +6,14 @@ stage cannot process leaves a dead letter besides. Either way its slot comes bac
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from astra_stream.algorithms.grouping import make_group
-from astra_stream.errors import AstraStreamError, RecordError, SchemaError
+from astra_stream.errors import AstraStreamError, RecordError, SchemaError, TransientError
 from astra_stream.log.codec import Codec
 from astra_stream.log.dead_letters import make_dead_letter
 from astra_stream.log.interface import MAX_MESSAGE_BYTES, Message
@@ -91,7 +91,7 @@ def process_message(
         return [letter, *processor.unreadable(message, now_s)]
     try:
         effects = list(processor.handle(Incoming(message, record), now_s))
-    except StageError:
+    except (StageError, TransientError):
         raise
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the flow goes on
         letter = letters.letter(message, processor.name, error, now_s)
@@ -133,8 +133,7 @@ class Pipeline:
         self._codec = codec
         self._max_group_bytes = max_message_bytes - GROUP_OVERHEAD_BYTES
         self._min_valid = min_valid
-        self._partial: dict[int, dict[str, dict[int, bytes]]] = {}
-        self._states: dict[int, dict[str, Any]] = {}
+        self._states: dict[int, MutableMapping[str, Any]] = {}
         self._ended: dict[int, RecentlyEnded] = {}
 
     @property
@@ -142,19 +141,13 @@ class Pipeline:
         """Word for logs, dead letters and the changelog."""
         return f"pipeline.{self._policy}"
 
-    def restore(self, partition: int, entries: Mapping[str, Any]) -> None:
+    def restore(self, partition: int, entries: MutableMapping[str, Any]) -> None:
         """Take over the unfinished groups and the stages' states of a partition."""
-        self._partial[partition] = {
-            key.removeprefix("group/"): dict(value)
-            for key, value in entries.items()
-            if key.startswith("group/")
-        }
-        self._states[partition] = {k: v for k, v in entries.items() if k.startswith("stage/")}
+        self._states[partition] = entries
         self._ended[partition] = RecentlyEnded(entries)
 
     def release(self, partition: int) -> None:
         """Another process has the partition now."""
-        self._partial.pop(partition, None)
         self._states.pop(partition, None)
         self._ended.pop(partition, None)
 
@@ -164,13 +157,14 @@ class Pipeline:
         partition, group_id = incoming.message.partition, trajectory.group_id
         if group_id in self._ended_in(partition):
             return
-        partial = self._partial.setdefault(partition, {})
-        members = partial.setdefault(group_id, {})
-        after = members | {trajectory.sample_index: incoming.message.value or b""}
-        self._require_size(group_id, sum(map(len, after.values())))
-        members.update(after)
+        key, state = f"group/{group_id}", self._states[partition]
+        members: dict[int, bytes] = state.get(key, {}) | {
+            trajectory.sample_index: incoming.message.value or b""
+        }
+        self._require_size(group_id, sum(map(len, members.values())))
         if len(members) < trajectory.group_size:
-            yield Keep(f"group/{group_id}", dict(members))
+            state[key] = members
+            yield Keep(key, members)
             return
         yield from self._close(partition, group_id)
         trajectories = [self._codec.decode(value) for value in members.values()]
@@ -194,10 +188,10 @@ class Pipeline:
         yield Write(self._outcomes_topic, record.prompt_id, record)
 
     def _ended_in(self, partition: int) -> RecentlyEnded:
-        return self._ended.setdefault(partition, RecentlyEnded())
+        return self._ended[partition]
 
     def _close(self, partition: int, group_id: str) -> Iterator[Effect]:
-        self._partial.setdefault(partition, {}).pop(group_id, None)
+        self._states[partition].pop(f"group/{group_id}", None)
         yield Forget(f"group/{group_id}")
         yield self._ended_in(partition).add(group_id)
 
@@ -213,6 +207,8 @@ class Pipeline:
         for index, stage in enumerate(self._stages):
             try:
                 passed, effects = self._run_stage(index, stage, passed, message.partition)
+            except TransientError:
+                raise
             except Exception as error:  # noqa: BLE001 - a user's stage may raise anything
                 yield self._letters.letter(message, stage.name, error, now_s)
                 yield self._outcome(group, now_s, dropped_by="dead_letter")
@@ -251,7 +247,7 @@ class Pipeline:
     ) -> tuple[list[Group], list[Effect]]:
         if stage.function is not None:
             return [out for group in groups for out in stage.function(group)], []
-        states = self._states.setdefault(partition, {})
+        states = self._states[partition]
         passed: list[Group] = []
         effects: list[Effect] = []
         for group in groups:

@@ -15,7 +15,8 @@ class RecentlyEnded:
 
     def __init__(self, entries: Mapping[str, Any] | None = None) -> None:
         """Take over what a predecessor kept."""
-        kept = sorted(value for key, value in (entries or {}).items() if key.startswith(PREFIX))
+        entries = entries or {}
+        kept = sorted(entries[key] for key in entries if key.startswith(PREFIX))
         self._groups = {int(number): str(group) for number, group in kept}
         self._ids = set(self._groups.values())
         self._next = 1 + max(self._groups, default=-1)

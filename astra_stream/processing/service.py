@@ -6,6 +6,8 @@ Effects, in order, and what a crash after each leaves:
 2. Outputs, changelog and positions are written in one transaction: a crash before its commit
    leaves an aborted transaction, and the records are read again by a processor restored to the
    state before them. A crash after it leaves nothing undone.
+3. Files of the state, where there are any, take in what was committed, some seconds late: a crash
+   leaves them older, and the changelog from there on makes up for it.
 
 State in memory runs ahead of the log while a transaction is open. A transaction that fails ends the
 process, so that this state is never used: the next process is restored from the changelog, after a
@@ -18,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from astra_stream.clock import Clock
 from astra_stream.log.codec import Codec
@@ -66,6 +69,8 @@ class ProcessorService:
     """Most records in one transaction."""
     closes_on_topic: str = ""
     """Weights topic whose final announcement ends a processor that never says ``Finish``."""
+    state_directory: Path | None = None
+    """Where the state has files, one for each partition; None keeps it in memory."""
 
     def run(self, processor: Processor, stop: threading.Event) -> None:
         """Process until the work is done or ``stop`` is set.
@@ -83,7 +88,13 @@ class ProcessorService:
     @contextmanager
     def started(self, processor: Processor) -> Generator["RunningProcessor"]:
         """Restore the processor and fence its predecessor; leave the group at the end."""
-        changelog = Changelog(self.changelog_topic, writer=str(self.slot))
+        changelog = Changelog(
+            self.log,
+            self.changelog_topic,
+            writer=str(self.slot),
+            clock=self.clock,
+            directory=self.state_directory,
+        )
         writer = self.log.writer(f"{self.group}.{self.slot}")
         reader = self._reader(processor, changelog)
         news = self.log.assign([self.closes_on_topic]) if self.closes_on_topic else None
@@ -96,12 +107,13 @@ class ProcessorService:
                 news.close()
             reader.close()
             writer.close()
+            changelog.close()
 
     def _reader(self, processor: Processor, changelog: Changelog) -> Reader:
         def restore(
             reader: Reader, assigned: Collection[Partition], places: Collection[int]
         ) -> None:
-            found = changelog.restore(self.log, places, clock=self.clock)
+            found = changelog.restore(places)
             self._resume(reader, assigned, changelog)
             for index, entries in found.items():
                 processor.restore(index, entries)
@@ -173,6 +185,7 @@ class RunningProcessor:
                 self._write(txn, effects)
                 self._record_reads(txn, messages, now_s)
                 self._move(txn, messages)
+            self._changelog.committed()
         return not any(isinstance(e, Finish) for found in effects.values() for e in found)
 
     def _is_over(self, news: Reader) -> bool:
@@ -212,7 +225,7 @@ class RunningProcessor:
 
     def _record_reads(self, txn: Transaction, messages: Sequence[Message], now_s: float) -> None:
         place = self._place(messages[0]) if messages else SINGLETON
-        key, entry = self._changelog.reads(messages, now_s)
+        key, entry = self._changelog.reads(place, messages, now_s)
         txn.write(self._changelog.topic, key, entry, partition=place)
 
     def _move(self, txn: Transaction, messages: Sequence[Message]) -> None:

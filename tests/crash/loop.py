@@ -387,6 +387,7 @@ def process(loop: Loop, log: CrashingLog, _store: Store) -> None:
         TOPICS.trajectories(POLICY),
         is_singleton=False,
         closes_on_topic=TOPICS.weights(POLICY),
+        state_directory=loop.directory / "state",
     )
 
 

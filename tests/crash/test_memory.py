@@ -9,12 +9,18 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from astra_stream.processing import service as processing
+from astra_stream.processing import stores
 from astra_stream.records import PolicyVersion
 from astra_stream.rollout import news
 from astra_stream.rollout import service as rollout
 from tests.crash.loop import NUM_PROMPTS, POLICY, ROLES, STEPS, TOPICS, Fuse, Loop
 
 pytestmark = pytest.mark.timeout(60)  # a run takes half a second, on cores of its own
+
+
+@pytest.fixture(autouse=True)
+def _files_follow_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "FLUSH_S", 0.0)
 
 
 def transaction(*records: str, first: tuple[str, ...] = ()) -> list[str]:

@@ -25,12 +25,13 @@ def commit(log, changelog, partition, effects):
     with log.writer("p").transaction() as txn:
         for key, value in rows:
             txn.write(TOPIC, key, value, partition=partition)
+    changelog.committed()
     return rows
 
 
 def restored(log, *partitions):
-    changelog = Changelog(TOPIC, writer="0")
-    return changelog, changelog.restore(log, partitions, clock=FixedClock())
+    changelog = Changelog(log, TOPIC, writer="0", clock=FixedClock())
+    return changelog, changelog.restore(partitions)
 
 
 @settings(max_examples=25)
@@ -51,13 +52,13 @@ def test_a_restored_state_is_what_the_effects_add_up_to(polls, restart_at):
 
 
 def test_only_the_last_word_on_a_key_is_written():
-    changelog = Changelog(TOPIC, writer="0")
+    changelog, _ = restored(MemoryLog({TOPIC: 1}), 0)
     rows = changelog.entries(0, [Keep("a", 1), Write("x", "k", None), Keep("a", 2), Finish()])
     assert [(key, unseal(key, value)) for key, value in rows] == [(b"a", 2)]
 
 
 def test_what_never_stood_in_the_topic_is_not_deleted_from_it():
-    changelog = Changelog(TOPIC, writer="0")
+    changelog, _ = restored(MemoryLog({TOPIC: 1}), 0)
     assert changelog.entries(0, [Keep("a", 1), Forget("a"), Forget("b")]) == []
 
 
@@ -75,8 +76,7 @@ def test_a_partition_taken_away_is_learned_anew():
     changelog, _ = restored(log, 0)
     commit(log, changelog, 0, [Keep("a", 1)])
     changelog.release(0)
-    assert changelog.entries(0, [Forget("a")]) == []
-    changelog.restore(log, [0], clock=FixedClock())
+    changelog.restore([0])
     assert changelog.entries(0, [Forget("a")]) == [(b"a", None)]
 
 
@@ -89,7 +89,7 @@ def test_what_a_transaction_read_is_recorded_in_order_and_is_no_state():
     changelog, _ = restored(log, 0)
     messages = [message("x", 0, 3), message("x", 0, 5), message("y", 1, 0), message("x", 0, 6)]
     for now_s in (1.5, 2.5):
-        key, value = changelog.reads(messages, now_s)
+        key, value = changelog.reads(0, messages, now_s)
         with log.writer("p").transaction() as txn:
             txn.write(TOPIC, key, value, partition=0)
     first, second = log.records(TOPIC)
@@ -100,4 +100,4 @@ def test_what_a_transaction_read_is_recorded_in_order_and_is_no_state():
     }
     again, state = restored(log, 0)
     assert state == {0: {}}
-    assert again.reads([], 0.0)[0] == b"reads/0/2"
+    assert again.reads(0, [], 0.0)[0] == b"reads/0/2"
